@@ -1,0 +1,258 @@
+"""From a hardware name or a person's own profile to a `Cluster`. Facts: catalog/hardware; this file holds none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from recipegen.catalog.bounded_yaml import shown, shown_path
+from recipegen.catalog.hardware_environment import (
+    NO_NETWORK,
+    build_network,
+    check_network,
+    network_bandwidth,
+    network_names,
+    node_environment,
+    situation,
+)
+from recipegen.catalog.hardware_fields import check_overrides, override_fields, suggest
+from recipegen.catalog.hardware_facts import (
+    PER_SOCKET,
+    STATED,
+    Fact,
+    Machine,
+    gpu_names,
+    known_machine,
+    read_table,
+)
+from recipegen.spec import Cluster, Gpu, Node, RecipegenError
+from recipegen.spec.units import GB, GIB
+
+__all__ = [
+    "HardwareDescription",
+    "describe_hardware",
+    "gpu_names",
+    "hardware_names",
+    "load_cluster",
+    "network_names",
+]
+
+_NAME = re.compile(r"(?P<count>[0-9]{1,4})x-(?P<gpu>[a-z0-9-]+)")
+_PROFILE_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class HardwareDescription:
+    """What a profile is made of: the cluster, and each fact with its mark and source (for `hardware show`)."""
+
+    cluster: Cluster
+    gpu: Mapping[str, Fact]
+    node: Mapping[str, Fact]
+    network: Fact | None
+
+
+def hardware_names() -> list[str]:
+    """The profiles worth listing: every Kentino box, and 1, 2, 4 and 8 of every GPU. Any COUNTx-GPU up to 16 loads."""
+    return [
+        f"{family['prefix']}{count}x-{gpu}"
+        for family in read_table("families").values()
+        for gpu in _gpus_of(family)
+        for count in family.get("listed_counts", family["gpu_counts"])
+    ]
+
+
+def load_cluster(
+    name_or_path: str | Path,
+    *,
+    nodes: int = 1,
+    network: str = NO_NETWORK,
+    overrides: Mapping[str, Any] | None = None,
+) -> Cluster:
+    """`nodes` machines of the profile `name_or_path`, joined by `network`.
+
+    `name_or_path`: `kentino-8x-rtx-5090`, `4x-l40s`, or a YAML file of the user's own (docs/hardware.md). `overrides`:
+    keys of override_fields(), such as host_ram_gib, nvme_gb, sockets, gpu_memory_gib; they win over the profile.
+    With one node the network plays no part and the cluster has none. Raises RecipegenError for anything unknown or
+    out of range, and for several nodes without a network.
+    """
+    return describe_hardware(name_or_path, nodes=nodes, network=network, overrides=overrides).cluster
+
+
+def describe_hardware(
+    name_or_path: str | Path,
+    *,
+    nodes: int = 1,
+    network: str = NO_NETWORK,
+    overrides: Mapping[str, Any] | None = None,
+) -> HardwareDescription:
+    """As load_cluster, with the facts it was built from."""
+    _check_nodes(nodes)
+    network = check_network(network)
+    if nodes > 1 and network == NO_NETWORK:
+        choices = ", ".join(choice for choice in network_names() if choice != NO_NETWORK)
+        raise RecipegenError(f"{nodes} nodes need a network between them", fix=f"Give --network: {choices}")
+    machine = _with_overrides(_machine(name_or_path), check_overrides(overrides))
+    return _assemble(machine, nodes, network)
+
+
+def _check_nodes(nodes: object) -> None:
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        raise RecipegenError(f"nodes is {shown(nodes)}; it is a whole number, 1 or more", fix="Give --nodes.")
+
+
+def _machine(name_or_path: str | Path) -> Machine:
+    """The machine behind a name or a path; the catalogue's names come first."""
+    text = os.fspath(name_or_path)
+    machine = _named_machine(text) if isinstance(name_or_path, str) else None
+    if machine is not None:
+        return machine
+    if text.lower().endswith(_PROFILE_SUFFIXES) or _is_file(text):
+        from recipegen.catalog.hardware_file import read_profile
+
+        return read_profile(text)
+    raise _unknown(text)
+
+
+def _named_machine(text: str) -> Machine | None:
+    name = text.strip().lower().replace("_", "-").replace(" ", "-")
+    for family in read_table("families").values():
+        if not name.startswith(family["prefix"]):
+            continue
+        match = _NAME.fullmatch(name.removeprefix(family["prefix"]))
+        if match and match["gpu"] in _gpus_of(family) and int(match["count"]) in family["gpu_counts"]:
+            return known_machine(
+                f"{family['prefix']}{int(match['count'])}x-{match['gpu']}", match["gpu"], int(match["count"])
+            )
+    return None
+
+
+def _unknown(text: str) -> RecipegenError:
+    """The error for a name that is neither in the catalogue nor a file, with the nearest names that are."""
+    kind = "hardware profile"
+    if os.sep in text:
+        return RecipegenError(f"no {kind} at this path", where=shown_path(text))
+    known = [*hardware_names(), *_all_names()]
+    gpu = text.strip().lower().replace("_", "-").replace(" ", "-")
+    if gpu in gpu_names():  # a GPU without a count
+        fix = f"Say how many: 1x-{gpu}, 8x-{gpu}"
+    else:
+        fix = suggest(gpu, dict.fromkeys(known))
+        if not fix.startswith("Did"):
+            fix = f"A name is COUNTx-GPU, with 1 to 16 of {', '.join(gpu_names())}, or the path of a YAML profile"
+    return RecipegenError(f"unknown {kind} {shown(text)}", fix=fix)
+
+
+@lru_cache(maxsize=None)
+def _all_names() -> tuple[str, ...]:
+    return tuple(
+        f"{family['prefix']}{count}x-{gpu}"
+        for family in read_table("families").values()
+        for gpu in _gpus_of(family)
+        for count in family["gpu_counts"]
+    )
+
+
+def _gpus_of(family: Mapping[str, Any]) -> tuple[str, ...]:
+    return gpu_names() if family["gpus"] == "all" else tuple(family["gpus"])
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return os.path.isfile(text)
+    except ValueError:  # a zero byte
+        return False
+
+
+def _with_overrides(machine: Machine, overrides: Mapping[str, float | int | bool]) -> Machine:
+    """The machine with every override in the place of the fact of that name."""
+    stated: dict[str, dict[str, Fact]] = {"gpu": {}, "node": {}, "network": {}}
+    for key, value in overrides.items():
+        field = override_fields()[key]
+        stated[field.section][field.name] = Fact(value, STATED, "hardware_overrides")
+    node = {**machine.node, **stated["node"], **stated["network"]}
+    if "bus_bandwidth_gb_s" in stated["node"]:
+        # One stated rate replaces the three measured ones, unless those are stated too.
+        for name in ("all_gather_gb_s", "reduce_scatter_gb_s"):
+            if name not in stated["node"]:
+                node.pop(name, None)
+    return replace(machine, gpu={**machine.gpu, **stated["gpu"]}, node=node)
+
+
+def _assemble(machine: Machine, nodes: int, network_name: str) -> HardwareDescription:
+    node_facts = dict(machine.node)
+    stated_bandwidth = node_facts.pop("network_bus_bandwidth_gb_s", None)
+    if stated_bandwidth is not None and nodes == 1:
+        raise RecipegenError("network_bus_bandwidth_gb_s is given for one node", fix="Remove it, or give --nodes.")
+    if "host_ram_gib" in node_facts:
+        node_facts.pop("host_ram_gb", None)
+    facts = situation(machine, nodes, network_name)
+    per_socket = node_facts.pop(PER_SOCKET, None)
+    if "cpu_adam_params_per_s" not in node_facts:
+        assert per_socket is not None  # a Machine has one of the two
+        node_facts["cpu_adam_params_per_s"] = replace(
+            per_socket,
+            value=per_socket.value * facts["sockets"],
+            note="; ".join(filter(None, (f"{facts['sockets']} sockets", per_socket.note))),
+        )
+    network, bandwidth = None, None
+    if nodes > 1:
+        bandwidth = stated_bandwidth or network_bandwidth(network_name, facts)
+        network = build_network(network_name, facts, bandwidth)
+    node = _node(machine, node_facts, facts)
+    cluster = Cluster(machine.name, node, nodes, network, machine.description, machine.source)
+    return HardwareDescription(cluster, machine.gpu, node_facts, bandwidth)
+
+
+def _node(machine: Machine, node_facts: Mapping[str, Fact], facts: Mapping[str, Any]) -> Node:
+    def number(name: str) -> float:
+        return float(node_facts[name].value)
+
+    def optional(name: str) -> float | None:
+        return number(name) if name in node_facts else None
+
+    ram = number("host_ram_gib") * GIB if "host_ram_gib" in node_facts else number("host_ram_gb") * GB
+    environment = node_environment(facts) if machine.environment is None else machine.environment
+    return Node(
+        gpu=_gpu(machine),
+        gpu_count=machine.gpu_count,
+        host_ram_bytes=round(ram),
+        nvme_bytes=round(number("nvme_gb") * GB),
+        nvme_read_gb_s=number("nvme_read_gb_s"),
+        nvme_write_gb_s=number("nvme_write_gb_s"),
+        sockets=int(node_facts["sockets"].value),
+        physical_cores=int(node_facts["physical_cores"].value),
+        bus_bandwidth_gb_s=number("bus_bandwidth_gb_s") if machine.gpu_count > 1 else 0.0,
+        host_to_device_gb_s=number("host_to_device_gb_s"),
+        cpu_adam_params_per_s=number("cpu_adam_params_per_s"),
+        environment=environment,
+        all_gather_gb_s=optional("all_gather_gb_s"),
+        reduce_scatter_gb_s=optional("reduce_scatter_gb_s"),
+    )
+
+
+def _gpu(machine: Machine) -> Gpu:
+    value = {name: fact.value for name, fact in machine.gpu.items()}
+    return Gpu(
+        name=machine.gpu_name,
+        memory_bytes=round(value["memory_gib"] * GIB),
+        compute_capability=value["compute_capability"],
+        spec_tflops=float(value["spec_tflops"]),
+        training_tflops=float(value["training_tflops"]),
+        memory_bandwidth_gb_s=float(value["memory_bandwidth_gb_s"]),
+        power_w=value["power_w"],
+        bf16=value["bf16"],
+        fp8=value["fp8"],
+        tf32=value["tf32"],
+        triton=value["triton"],
+        flash_attention=value["flash_attention"],
+        fused_linear_loss=value["fused_linear_loss"],
+        pinned_memory=value["pinned_memory"],
+        peer_to_peer=value["peer_to_peer"],
+        gpudirect_rdma=value["gpudirect_rdma"],
+        source=machine.gpu["memory_gib"].source,
+    )

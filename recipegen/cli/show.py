@@ -1,0 +1,239 @@
+"""Printing a Decision: text for people, JSON for programs. Prints, decides nothing."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from recipegen import __version__
+from recipegen.spec import Alternative, Decision, Estimate, Recipe, Term, Verdict
+from recipegen.spec.plain import plain
+from recipegen.spec.units import GIB, gb, gib, seconds
+
+FORMAT_VERSION = 1
+_COLOUR = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red", Verdict.UNKNOWN: "magenta"}
+_WIDTH = 100
+_BAR = 28
+
+
+def exit_code(decision: Decision) -> int:
+    """0 fits or tight, 1 does not fit, 2 could not answer."""
+    return {Verdict.FITS: 0, Verdict.TIGHT: 0, Verdict.DOES_NOT_FIT: 1}.get(decision.verdict, 2)
+
+
+def decision(
+    decision: Decision,
+    output: str,
+    command: str,
+    *,
+    verbose: bool = False,
+    folder: Path | None = None,
+    written: list[str] | None = None,
+    validation: list[str] | None = None,
+) -> None:
+    """Print it; one line on stderr when the exit code is not 0, warnings on stderr for JSON."""
+    if output == "json":
+        document = as_json(decision, command)
+        if command == "new":
+            document["folder"] = str(folder) if written else None
+            document["files"] = written or []
+            document["validation"] = validation or []
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for line in _text(decision, verbose):
+            click.echo(line)
+        for line in _written(decision, folder, written, validation):
+            click.echo(line)
+    if exit_code(decision) == 1:
+        # The one line that every non-zero exit has.
+        reason = decision.findings[0].reason if decision.findings else "nothing fits"
+        click.echo(click.style("does not fit: ", fg="red", bold=True) + reason, err=True)
+
+
+def as_json(decision: Decision, command: str) -> dict[str, Any]:
+    """The document of docs/schemas/plan.json."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "tool_version": __version__,
+        "command": command,
+        "verdict": decision.verdict.value,
+        "recommended": decision.recommended,
+        "recipe": _recipe_json(decision.recipe),
+        "estimate": _estimate_json(decision.estimate),
+        "reasons": dict(decision.reasons),
+        "findings": [plain(f) for f in decision.findings],
+        "alternatives": [_alternative_json(a) for a in decision.alternatives],
+        "ways_out": [
+            {"change": w.change, "effect": w.effect, **_alternative_json(w.alternative)} for w in decision.ways_out
+        ],
+        "warnings": list(decision.warnings),
+    }
+
+
+def _recipe_json(recipe: Recipe) -> dict[str, Any]:
+    document: dict[str, Any] = plain(recipe)
+    document["global_batch_size"] = recipe.global_batch_size
+    document["precision"]["label"] = recipe.precision.label.value
+    return document
+
+
+def _alternative_json(a: Alternative) -> dict[str, Any]:
+    return {
+        "recipe": _recipe_json(a.recipe),
+        "verdict": a.verdict.value,
+        "reason": a.reason,
+        "peak_reserved_bytes": a.estimate.gpu.peak_reserved_bytes,
+        "step_s": a.estimate.time.step_s,
+    }
+
+
+def _estimate_json(e: Estimate) -> dict[str, Any]:
+    return {
+        "gpu": {
+            "peak_allocated_bytes": e.gpu.peak_allocated_bytes,
+            "peak_reserved_bytes": e.gpu.peak_reserved_bytes,
+            "reserved_low_bytes": e.gpu.reserved_low_bytes,
+            "reserved_high_bytes": e.gpu.reserved_high_bytes,
+            "capacity_bytes": e.gpu.capacity_bytes,
+            "phase": e.gpu.phase,
+            "terms": [plain(t) for t in e.gpu.terms],
+            "phases": [{"name": p.name, "bytes": p.bytes} for p in e.gpu.phases],
+        },
+        "host": {**plain(e.host), "peak_bytes": e.host.peak_bytes},
+        "disk": {**plain(e.disk), "total_bytes": e.disk.total_bytes},
+        "traffic": plain(e.traffic),
+        "time": {**plain(e.time), "parts_s": dict(e.time.parts_s)},
+        "total_parameters": e.total_parameters,
+        "trainable_parameters": e.trainable_parameters,
+    }
+
+
+def _text(d: Decision, verbose: bool) -> Iterator[str]:
+    r, e = d.recipe, d.estimate
+    label = d.verdict.value.replace("_", " ").upper()
+    if not d.recommended and d.verdict in (Verdict.FITS, Verdict.TIGHT):
+        label += ", NOT RECOMMENDED"
+    yield click.style(label, fg=_COLOUR[d.verdict], bold=True) + f"  {_what(d)}"
+    yield f"      {d.cluster.summary()}"
+    if d.verdict is Verdict.DOES_NOT_FIT:
+        for f in d.findings:
+            if f.severity.value == "error":
+                yield from _wrap(f"{f.rule} {f.reason}", "      ")
+    yield ""
+    yield click.style(f"GPU memory at the peak, per GPU ({e.gpu.phase.replace('_', ' ')})", bold=True)
+    yield from _bars(e.gpu.terms, e.gpu.capacity_bytes)
+    yield (
+        f"  allocated {gib(e.gpu.peak_allocated_bytes)}; with allocator, context and NCCL "
+        f"{gib(e.gpu.reserved_low_bytes)} to {gib(e.gpu.reserved_high_bytes)} of {gib(e.gpu.capacity_bytes)}"
+    )
+    if verbose:
+        for phase in e.gpu.phases:
+            yield f"  phase {phase.name:24} {gib(phase.bytes):>12}"
+            for term in phase.terms:
+                yield f"    {term.name:32} {gib(term.bytes):>12}  {term.basis}"
+    yield ""
+    yield click.style("Batch and time", bold=True)
+    yield (
+        f"  {r.micro_batch_size} x {r.gradient_accumulation} x {r.parallelism.data_parallel_ranks} ranks = "
+        f"{r.global_batch_size} sequences of {r.sequence_len} tokens per step"
+    )
+    yield f"  {seconds(e.time.step_s)} per step, {e.time.tokens_per_s:,.0f} tokens/s, MFU {e.time.mfu:.0%}; bound by {e.time.bound_by}"
+    if e.time.epoch_s is not None:
+        yield f"  {e.time.steps_per_epoch} steps and {seconds(e.time.epoch_s)} per epoch, {r.epochs:g} epochs: {seconds(e.time.total_s or 0)}"
+    else:
+        yield "  time per epoch: not known without the data"
+    yield ""
+    yield click.style("Host and disk, per node", bold=True)
+    yield f"  host RAM {gb(e.host.load_peak_bytes)} while loading, {gb(e.host.steady_bytes)} while training, of {gb(e.host.capacity_bytes)}"
+    yield (
+        f"  download {gb(e.disk.download_bytes)}{_licence(d)}; {e.disk.checkpoints_kept} checkpoints of "
+        f"{gb(e.disk.checkpoint_bytes)}; {gb(e.disk.total_bytes)} in all of {gb(e.disk.capacity_bytes)}"
+    )
+    yield from _data(d)
+    if verbose:
+        yield ""
+        yield click.style("Reasons", bold=True)
+        for path, reason in d.reasons.items():
+            yield from _wrap(f"{path}: {reason}", "  ")
+    if d.ways_out:
+        yield ""
+        yield click.style("Ways out, cheapest first" if d.verdict is Verdict.DOES_NOT_FIT else "Instead", bold=True)
+        for way in d.ways_out:
+            yield from _wrap(f"{way.change}: {way.effect}", "  ")
+    elif d.verdict is Verdict.DOES_NOT_FIT:
+        yield ""
+        yield "No way out was found among the other methods, shorter sequences and the larger boxes of the catalogue."
+    if d.alternatives:
+        yield ""
+        yield click.style("Alternatives, and why not", bold=True)
+        shown = d.alternatives if verbose else d.alternatives[:6]
+        for a in shown:
+            yield from _wrap(f"{_short(a.recipe)}: {a.reason}", "  ")
+        if len(shown) < len(d.alternatives):
+            yield f"  ... and {len(d.alternatives) - len(shown)} more (-v)"
+    if d.warnings:
+        yield ""
+        yield click.style("Warnings", fg="yellow", bold=True)
+        for text in d.warnings:
+            yield from _wrap(text, "  ")
+
+
+def _what(d: Decision) -> str:
+    r = d.recipe
+    trainable = f", {d.estimate.trainable_parameters / 1e6:,.0f}M trainable" if r.method.is_adapter else ""
+    return (
+        f"{d.model.id} ({d.estimate.total_parameters / 1e9:.2f}B{trainable}), {r.method.value}, "
+        f"{r.parallelism.strategy.label}, {r.optimizer.name}, {r.precision.label.value}"
+    )
+
+
+def _short(r: Recipe) -> str:
+    return f"{r.method.value}, {r.parallelism.strategy.label}, {r.optimizer.name}"
+
+
+def _bars(terms: tuple[Term, ...], capacity_bytes: int) -> Iterator[str]:
+    whole = max(capacity_bytes, sum(t.bytes for t in terms), 1)
+    for term in sorted(terms, key=lambda t: -t.bytes):
+        if term.bytes < GIB / 200:
+            continue
+        filled = min(_BAR, max(1, round(_BAR * term.bytes / whole)))
+        yield f"  {term.name.replace('_', ' '):30} {'█' * filled}{'·' * (_BAR - filled)} {term.bytes / GIB:8.2f} GiB"
+
+
+def _licence(d: Decision) -> str:
+    gated = ", gated: accept the licence on the Hub first" if d.model.gated else ""
+    return f" (licence {d.model.license}{gated})"
+
+
+def _data(d: Decision) -> Iterator[str]:
+    for data in d.recipe.datasets:
+        if data.lengths is None or data.rows is None:
+            yield f"  data {data.path}: {data.format.value}, not measured from here"
+            continue
+        n = data.lengths
+        how = "counted" if n.basis == "tokenizer" else "estimated"
+        yield (
+            f"  data {data.path}: {data.format.value}, {data.rows:,} rows, {n.total_tokens:,} tokens {how}, "
+            f"99% up to {n.p99}, longest {n.longest}"
+        )
+
+
+def _written(d: Decision, folder: Path | None, written: list[str] | None, validation: list[str] | None) -> Iterator[str]:
+    if not written:
+        return
+    yield ""
+    yield click.style(f"Wrote {folder}/", bold=True) + "  " + ", ".join(written)
+    for line in validation or []:
+        yield from _wrap(f"validated: {line}", "  ")
+    yield f"Next: cd {folder} && ./launch.sh"
+
+
+def _wrap(text: str, indent: str) -> Iterator[str]:
+    yield from textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_long_words=False
+    )

@@ -1,0 +1,42 @@
+"""Load what a request names, measure its data, decide."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from recipegen.catalog import load_cluster, load_model, load_stack
+from recipegen.dataset import measure
+from recipegen.decide import decide
+from recipegen.spec import DatasetSpec, Decision, ModelSpec, Request
+
+
+def solve(request: Request) -> Decision:
+    """The decision of a request; progress goes to stderr on a terminal."""
+    cluster = load_cluster(
+        request.hardware, nodes=request.nodes, network=request.network, overrides=request.hardware_overrides
+    )
+    model = load_model(request.model, revision=request.model_revision)
+    stack = load_stack(request.stack)
+    datasets = tuple(_measure(path, request, model) for path in request.dataset)
+    return decide(request, model, cluster, stack, datasets)
+
+
+def _measure(path: str, request: Request, model: ModelSpec) -> DatasetSpec:
+    tokenizer = request.model if Path(request.model).is_dir() else None
+    size = os.path.getsize(path) if os.path.isfile(path) else 0
+    if size < 20_000_000 or not click.get_text_stream("stderr").isatty():
+        return measure(path, model=model, format=request.dataset_format, tokenizer_path=tokenizer)
+    with click.progressbar(length=size, label=f"measuring {os.path.basename(path)}", file=click.get_text_stream("stderr")) as bar:
+        seen = 0
+
+        def progress(done_bytes: int, total_bytes: int) -> None:
+            nonlocal seen
+            bar.update(done_bytes - seen)
+            seen = done_bytes
+
+        return measure(
+            path, model=model, format=request.dataset_format, tokenizer_path=tokenizer, progress=progress
+        )

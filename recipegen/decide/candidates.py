@@ -1,0 +1,95 @@
+"""The candidates of a request: method x strategy x optimizer, before batch and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipegen.decide.setting import Setting
+from recipegen.spec import Dtype, Method, RecipegenError, Strategy
+
+# Simplest first: the order in which ties are broken.
+SIMPLICITY = (
+    Strategy.SINGLE,
+    Strategy.DDP,
+    Strategy.FSDP2_FULL,
+    Strategy.FSDP2_HYBRID,
+    Strategy.ZERO2,
+    Strategy.ZERO3_CPU,
+    Strategy.ZERO3_NVME,
+)
+METHODS = (Method.LORA, Method.QLORA, Method.FULL)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method, a layout and an optimizer with what it loads. `dp_shard` None: the usual shard degree."""
+
+    method: Method
+    strategy: Strategy
+    dp_shard: int | None
+    optimizer: str
+    load_dtype: Dtype
+
+
+def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
+    """Every candidate that pins and cluster allow; methods in METHODS order when `method` is None.
+
+    Raises RecipegenError when the pinned strategy cannot exist on this cluster.
+    """
+    methods = METHODS if method is None else (method,)
+    strategies = _strategies(s)
+    return [
+        Candidate(m, strategy, _shard(s, strategy), optimizer, dtype)
+        for m in methods
+        for strategy in strategies
+        for optimizer, dtype in _optimizers(s, m, strategy)
+    ]
+
+
+def _strategies(s: Setting) -> tuple[Strategy, ...]:
+    world, nodes = s.cluster.world_size, s.cluster.nodes
+    if world == 1:
+        possible: tuple[Strategy, ...] = (Strategy.SINGLE, Strategy.ZERO3_CPU, Strategy.ZERO3_NVME)
+    else:
+        possible = tuple(
+            x for x in SIMPLICITY if x is not Strategy.SINGLE and (x is not Strategy.FSDP2_HYBRID or _can_be_hybrid(s))
+        )
+    pinned = s.pins.get("parallelism.strategy")
+    if pinned is None:
+        # Hybrid shard inside one node is only for those who ask: it halves capacity for nothing the node needs.
+        return tuple(x for x in possible if x is not Strategy.FSDP2_HYBRID or nodes > 1)
+    if pinned not in possible:
+        raise RecipegenError(
+            f"{pinned.label} is not possible on {world} GPU{'s' if world > 1 else ''} ({nodes} node{'s' if nodes > 1 else ''})",
+            fix="Possible: " + ", ".join(x.value for x in possible),
+        )
+    return (pinned,)
+
+
+def _can_be_hybrid(s: Setting) -> bool:
+    shard = s.pins.get("parallelism.dp_shard")
+    world, per_node = s.cluster.world_size, s.cluster.node.gpu_count
+    if shard is not None or "parallelism.dp_replicate" in s.pins:
+        shard = shard or world // s.pins["parallelism.dp_replicate"]
+        return 1 < shard < world and world % shard == 0
+    return s.cluster.nodes > 1 and per_node > 1
+
+
+def _shard(s: Setting, strategy: Strategy) -> int | None:
+    if strategy is not Strategy.FSDP2_HYBRID:
+        return None
+    shard = s.pins.get("parallelism.dp_shard")
+    if shard is None and "parallelism.dp_replicate" in s.pins:
+        shard = s.cluster.world_size // s.pins["parallelism.dp_replicate"]
+    return shard
+
+
+def _optimizers(s: Setting, method: Method, strategy: Strategy) -> tuple[tuple[str, Dtype], ...]:
+    """Optimizer and load dtype: what the stack recommends for a method under a strategy, or the pinned one."""
+    load = s.pins.get("precision.parameters")
+    if load is None:
+        load = s.stack.load_dtype(s.request.trainer, strategy, method)
+    names = s.stack.optimizers_for(s.request.trainer, strategy, method, load)
+    if "optimizer.name" in s.pins:
+        names = (s.pins["optimizer.name"],)
+    return tuple((name, load) for name in names)

@@ -1,0 +1,181 @@
+"""The best variant of a candidate: the largest micro-batch that fits, then the fastest of what fits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from recipegen.catalog.defaults import training_defaults
+from recipegen.decide.batch import Split, splits
+from recipegen.decide.build import Choice, build
+from recipegen.decide.candidates import SIMPLICITY, Candidate
+from recipegen.decide.setting import Setting
+from recipegen.estimate import estimate, gpu_memory
+from recipegen.rules import evaluate, evaluate_recipe
+from recipegen.spec import (
+    Estimate,
+    Finding,
+    LossKernel,
+    Parallelism,
+    Recipe,
+    Severity,
+    Verdict,
+)
+
+_RANK = {Verdict.FITS: 0, Verdict.TIGHT: 1, Verdict.UNKNOWN: 2, Verdict.DOES_NOT_FIT: 3}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A priced recipe with its findings. `verdict` is does_not_fit for anything a rule rejects with an error."""
+
+    candidate: Candidate
+    recipe: Recipe
+    estimate: Estimate
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.DOES_NOT_FIT if self.errors else self.estimate.gpu.verdict
+
+    @property
+    def survives(self) -> bool:
+        return updates_survive(self.recipe)
+
+    @functools.cached_property
+    def key(self) -> tuple[float, ...]:
+        """Fits, updates survive rounding, time per token (in steps of 2%), simplicity."""
+        time = self.estimate.time.step_s / max(self.recipe.global_batch_size, 1)
+        return (
+            _RANK[self.verdict],
+            len({f.family for f in self.errors}),
+            0 if self.survives else 1,
+            _rounded(time),
+            SIMPLICITY.index(self.recipe.parallelism.strategy),
+            self.estimate.gpu.peak_reserved_bytes,
+        )
+
+
+def updates_survive(recipe: Recipe) -> bool:
+    """True when updates are not lost to rounding: by the precision, or by a learning rate that is large enough."""
+    limit = float(training_defaults()["learning"]["pure_bf16_min_learning_rate"])
+    return recipe.precision.updates_survive_rounding or recipe.schedule.learning_rate >= limit
+
+
+def _rounded(time_s: float) -> float:
+    """Differences below 2% are ties."""
+    import math
+
+    return round(math.log(max(time_s, 1e-9)) / math.log(1.02))
+
+
+def best_variant(s: Setting, candidate: Candidate) -> Scored:
+    """The best priced recipe of a candidate, also when it does not fit (then the one that comes nearest)."""
+    ranks = Parallelism.of(
+        candidate.strategy, s.cluster.nodes, s.cluster.node.gpu_count, candidate.dp_shard
+    ).data_parallel_ranks
+    best: Scored | None = None
+    for group in splits(s, candidate.method, ranks):
+        found = _best_of_group(s, candidate, group)
+        if best is None or _RANK[found.verdict] < _RANK[best.verdict]:
+            best = found
+        if best.verdict is Verdict.FITS or _hopeless(best):
+            break
+    assert best is not None
+    return best
+
+
+def _hopeless(scored: Scored) -> bool:
+    """No smaller batch helps: an error that is not about GPU memory."""
+    return any(f.rule != "RG101" for f in scored.errors)
+
+
+def _best_of_group(s: Setting, candidate: Candidate, group: list[Split]) -> Scored:
+    scored: list[Scored] = []
+    for variant in _variants(s, candidate):
+        smallest = group[-1]
+        recipe = _recipe(s, variant, smallest, True)
+        errors = [f for f in evaluate_recipe(recipe, s.model, s.cluster, s.stack) if f.severity is Severity.ERROR]
+        if errors:
+            scored.append(_score(s, candidate, recipe))
+            continue
+        split = _largest_that_fits(s, variant, group)
+        scored.extend(_score(s, candidate, r) for r in _synced_or_not(s, variant, split))
+    return min(scored, key=lambda x: x.key)
+
+
+def _variants(s: Setting, candidate: Candidate) -> Iterator[Choice]:
+    """Loss kernel and activation checkpointing; offloaded activations only when they are asked for."""
+    base = Choice(candidate.method, candidate.strategy, candidate.dp_shard, candidate.optimizer, candidate.load_dtype)
+    kernel = s.pins.get("loss_kernel") or best_loss_kernel(s)
+    pinned = s.pins.get("activation_checkpointing")
+    for checkpointing in (True, False) if pinned is None else (pinned,):
+        yield replace(
+            base,
+            loss_kernel=kernel,
+            activation_checkpointing=checkpointing,
+            activation_offloading=s.pins.get("activation_offloading", False),
+        )
+
+
+def best_loss_kernel(s: Setting) -> LossKernel:
+    """The cheapest in memory that the card is known to run and the trainer has."""
+    gpu = s.cluster.gpu
+    if s.request.trainer != "axolotl" or not gpu.triton:
+        return LossKernel.STOCK
+    if gpu.fused_linear_loss and s.stack.supports_fused_linear(s.model):
+        return LossKernel.FUSED_LINEAR
+    return LossKernel.CHUNKED_UPCAST
+
+
+def _largest_that_fits(s: Setting, choice: Choice, group: list[Split]) -> Split:
+    """Bisection: memory only grows with the micro-batch. The smallest when none fits.
+
+    The first is asked alone: without accumulation nothing accumulates, so it may fit where the next does not.
+    """
+    if _fits(s, _recipe(s, choice, group[0], True)):
+        return group[0]
+    low, high = min(1, len(group) - 1), len(group) - 1  # from the largest micro-batch to the smallest
+    while low < high:
+        middle = (low + high) // 2
+        if _fits(s, _recipe(s, choice, group[middle], True)):
+            high = middle
+        else:
+            low = middle + 1
+    return group[low]
+
+
+def _fits(s: Setting, recipe: Recipe) -> bool:
+    return gpu_memory(s.model, s.cluster, recipe, s.stack).verdict is Verdict.FITS
+
+
+def _recipe(s: Setting, choice: Choice, split: Split, sync: bool) -> Recipe:
+    sharded = choice.strategy.is_fsdp and split.gradient_accumulation > 1
+    return build(
+        s,
+        replace(
+            choice,
+            micro_batch_size=split.micro_batch_size,
+            gradient_accumulation=split.gradient_accumulation,
+            sync_each_batch=sharded and sync,
+        ),
+    )
+
+
+def _synced_or_not(s: Setting, choice: Choice, split: Split) -> Iterator[Recipe]:
+    """Accumulation under FSDP keeps unsharded gradients unless every micro-batch reduces; faster where it fits."""
+    yield _recipe(s, choice, split, True)
+    if choice.strategy.is_fsdp and split.gradient_accumulation > 1 and "sync_each_batch" not in s.pins:
+        recipe = _recipe(s, choice, split, False)
+        if _fits(s, recipe):
+            yield recipe
+
+
+def _score(s: Setting, candidate: Candidate, recipe: Recipe) -> Scored:
+    priced = estimate(s.model, s.cluster, recipe, s.stack)
+    return Scored(candidate, recipe, priced, evaluate(recipe, s.model, s.cluster, priced, s.stack))

@@ -1,0 +1,111 @@
+"""What would make it fit, or make it worth running: the cheapest changes first, each of them solved for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from recipegen.catalog import load_cluster
+from recipegen.catalog.defaults import training_defaults
+from recipegen.decide.candidates import enumerate_candidates
+from recipegen.decide.search import Scored, best_variant
+from recipegen.decide.setting import Setting
+from recipegen.spec import Alternative, Cluster, Method, RecipegenError, Strategy, Verdict, WayOut
+from recipegen.spec.units import GIB, gib, seconds
+
+_WANTED = 3
+
+
+def ways_out(s: Setting, chosen: Scored, solve: Callable[[Setting, Method | None], list[Scored]]) -> tuple[WayOut, ...]:
+    """At most three changes, cheapest first: method, host RAM, sequence, hardware."""
+    found: list[WayOut] = []
+    for change, setting, method in _changes(s, chosen):
+        try:
+            best = _best(solve(setting, method))
+        except RecipegenError:
+            continue
+        if best is None or best.verdict is not Verdict.FITS or not best.survives:
+            continue
+        found.append(WayOut(change, _effect(best), alternative(best, "a way out")))
+        if len(found) == _WANTED:
+            break
+    return tuple(found)
+
+
+def alternative(scored: Scored, reason: str) -> Alternative:
+    return Alternative(scored.recipe, scored.estimate, scored.verdict, reason, scored.findings)
+
+
+def _best(scored: list[Scored]) -> Scored | None:
+    return min(scored, key=lambda x: x.key, default=None)
+
+
+def _effect(scored: Scored) -> str:
+    r, e = scored.recipe, scored.estimate
+    epoch = f", {seconds(e.time.epoch_s)} per epoch" if e.time.epoch_s else ""
+    return (
+        f"{r.method.value}, {r.parallelism.strategy.label}: {gib(e.gpu.peak_reserved_bytes)} of "
+        f"{gib(e.gpu.capacity_bytes)} per GPU, {seconds(e.time.step_s)} per step{epoch}"
+    )
+
+
+def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method | None]]:
+    method = chosen.recipe.method
+    free = _without_pins(s, "parallelism.", "optimizer.", "precision.", "micro_batch_size", "gradient_accumulation")
+    if method is Method.FULL:
+        yield "--method lora", free, Method.LORA
+    if method is not Method.QLORA:
+        yield "--method qlora", free, Method.QLORA
+    needed = _host_ram_needed(s, chosen)
+    if needed is not None:
+        ram_gib, cluster = needed
+        yield (
+            f"{ram_gib} GiB of host RAM per node (--hardware-override host_ram_gib={ram_gib})",
+            replace(free, cluster=cluster),
+            method,
+        )
+    shorter = max(
+        (int(c) for c in training_defaults()["sequence_len"]["choices"] if int(c) < s.sequence_len), default=0
+    )
+    if shorter and chosen.estimate.gpu.verdict is not Verdict.FITS:
+        yield f"--sequence-len {shorter}", replace(s, sequence_len=shorter), method
+    for name, nodes in _larger_boxes():
+        if name == s.request.hardware and nodes <= s.cluster.nodes:
+            continue
+        cluster = load_cluster(name, nodes=nodes, network="ib-hdr" if nodes > 1 else "none")
+        if cluster.world_size * cluster.gpu.memory_bytes <= s.cluster.world_size * s.cluster.gpu.memory_bytes:
+            continue
+        for m in dict.fromkeys((method, Method.QLORA)):
+            network = " --network ib-hdr" if nodes > 1 else ""
+            yield (
+                f"--hardware {name}{f' --nodes {nodes}{network}' if nodes > 1 else ''} --method {m.value}",
+                replace(free, cluster=cluster),
+                m,
+            )
+
+
+def _larger_boxes() -> tuple[tuple[str, int], ...]:
+    rows = training_defaults()["ways_out"]["hardware"]
+    return tuple((str(row["name"]), int(row["nodes"])) for row in rows)
+
+
+def _without_pins(s: Setting, *prefixes: str) -> Setting:
+    """The same request with what the change has to re-solve released."""
+    return replace(s, pins={k: v for k, v in s.pins.items() if not k.startswith(prefixes)})
+
+
+def _host_ram_needed(s: Setting, chosen: Scored) -> tuple[int, Cluster] | None:
+    """Host RAM that ZeRO-3 CPU offload would need, when RAM is all that stands against it."""
+    if chosen.recipe.method is not Method.FULL:
+        return None
+    free = _without_pins(s, "parallelism.", "optimizer.", "precision.", "micro_batch_size", "gradient_accumulation")
+    for candidate in enumerate_candidates(free, Method.FULL):
+        if candidate.strategy is not Strategy.ZERO3_CPU:
+            continue
+        scored = best_variant(free, candidate)
+        if {f.rule for f in scored.errors} != {"RG110"}:
+            return None
+        step = int(training_defaults()["ways_out"]["host_ram_step_gib"])
+        ram = -(-scored.estimate.host.peak_bytes // (step * GIB)) * step
+        return ram, replace(s.cluster, node=replace(s.cluster.node, host_ram_bytes=ram * GIB))
+    return None

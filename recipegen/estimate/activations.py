@@ -1,0 +1,109 @@
+"""Bytes that a decoder layer keeps for backward, and what its backward works with. Per GPU and micro-batch of T tokens.
+
+Coefficients count tensors of the Hugging Face decoder layer (RMSNorm with an fp32 inside, gated MLP, rotary attention
+with a flash kernel) and were checked against the simulated peaks in tests/corpus/simulated-peaks*.csv.
+With activation checkpointing only the residual at each layer's boundary is kept: T r H L, r = 2 in bf16, 4 where
+autocast runs over fp32 embeddings.
+"""
+
+from __future__ import annotations
+
+from recipegen.catalog.planning import planning
+from recipegen.estimate.symbols import Symbols
+from recipegen.spec import AttentionMemory
+
+
+def residual_width(x: Symbols) -> float:
+    """r: bytes per element of the residual stream; fp32 embeddings make it fp32 under autocast."""
+    return 4.0 if x.autocast and (x.fp32_parameters or x.embeddings_fp32) else x.c
+
+
+def attention_saved(x: Symbols) -> float:
+    """Per token and layer: q, k, v and the output for backward, by what the kernel keeps."""
+    a = x.shape
+    if x.attention is AttentionMemory.FLASH:
+        return 4 * a.q + 4 * a.kv + 4 * a.A  # q, k, v, output in bf16; one fp32 log-sum-exp per head
+    if x.attention is AttentionMemory.MASKED:
+        return 8 * a.q + 4 * a.A  # keys and values repeated to q width: sdpa has no GQA with a mask
+    return 8 * a.q + 6 * a.A * x.s  # eager: k, v repeated; the fp32 softmax and its bf16 copy, s x s per head
+
+
+def attention_mask(x: Symbols) -> float:
+    """The s x s mask, one for all layers: bf16, per sequence of the micro-batch."""
+    return 0.0 if x.attention is AttentionMemory.FLASH else 2.0 * x.T * x.s
+
+
+def saved_per_token(x: Symbols) -> float:
+    """a_full: bytes per token that one layer keeps when nothing is recomputed."""
+    a = x.shape
+    attention, F_k = attention_saved(x), a.F * a.k
+    if x.full:
+        norms = (14 if x.autocast else 8) * a.H * a.norms
+        kept = norms + attention + 8 * F_k
+        if a.qk_norm and not x.autocast:
+            kept += 6 * a.q + 6 * a.kv
+    else:
+        copies = 10 * a.H + 2 * a.q if x.autocast else 4 * a.H  # each adapter keeps its own cast copy of its input
+        kept = 4 * a.H * a.norms + copies + attention + (6 if a.E else 8) * F_k
+        if a.qk_norm:
+            kept += 4 * a.q + 4 * a.kv
+    if a.E and not (x.full and x.autocast):
+        kept += 6 * a.H * a.k + 8 * a.E
+    return kept
+
+
+def final_hidden(x: Symbols) -> float:
+    """Per token: the last norm's input and output, kept for the head."""
+    H = x.shape.H
+    return (8 if x.full else 4) * H + (4 * H if residual_width(x) > x.c else 0)
+
+
+def rotary_tables(x: Symbols) -> float:
+    """cos and sin in bf16, once."""
+    return 4.0 * x.s * x.shape.D
+
+
+def boundary_bytes(x: Symbols, layers: float) -> float:
+    """Residuals at the boundaries of `layers` checkpointed layers."""
+    return x.T * residual_width(x) * x.shape.H * layers
+
+
+def saved(x: Symbols, layers: float) -> float:
+    """Activations of `layers` layers kept for backward, on the GPU."""
+    if x.checkpointing and not (x.activation_offload and not x.full):
+        on_gpu = min(layers, planning().offloaded_layers_in_flight) if x.activation_offload else layers
+        return boundary_bytes(x, on_gpu)
+    if x.activation_offload:  # adapters: Axolotl's offloading replaces the recomputation, everything travels
+        layers = min(layers, planning().offloaded_layers_in_flight)
+    return x.T * saved_per_token(x) * layers
+
+
+def offloaded(x: Symbols) -> float:
+    """Activations of one micro-batch that wait in host memory, per rank."""
+    if not x.activation_offload:
+        return 0.0
+    per_layer = residual_width(x) * x.shape.H if x.full else saved_per_token(x)
+    return x.T * per_layer * x.shape.L
+
+
+def working_set(x: Symbols) -> float:
+    """The larger of two moments of one layer's backward: inside the MLP (mid), and at the attention and input norm
+    (end), where the weight gradients of the whole layer are alive."""
+    a = x.shape
+    F_k, attention = a.F * a.k, attention_saved(x)
+    if x.full:
+        mid = x.T * (saved_per_token(x) + (0 if a.E else 4 * F_k) + 2 * a.H)
+        mid += 3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F
+        end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + x.c * a.P_l
+    else:
+        if x.autocast:
+            per_token = 14 * F_k + 28 * a.H + 2 * a.q + attention
+        else:
+            per_token = 12 * F_k + 20 * a.H + attention
+        per_token += (4 * a.H if a.norms >= 4 else 0) + (4 * a.q + 4 * a.kv if a.qk_norm else 0)
+        mid = x.T * per_token
+        end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv)
+    if x.attention is AttentionMemory.EAGER:
+        # softmax backward: probabilities twice, their gradient in bf16 and fp32, the result, s x s per head
+        end = max(end, x.T * (8 * a.H + 8 * a.q + 18 * a.A * x.s))
+    return max(mid, end)

@@ -1,0 +1,85 @@
+"""What lies on the GPU from the first step to the last: parameters, adapters, master weights, states, DDP buckets.
+
+Full fine-tune, sharded over S:   N (p + o + m) / S      (o = 2 x state dtype for AdamW: 8 B/param in pure bf16)
+Adapter:                          N p / S + n (t + o + m) / S
+QLoRA:                            ((N - Q) p + Q / 2) / S + Q (1/64 + 4/16384), the constants not sharded
+DDP, more than one rank:          + n_t g, the buckets (gradient_as_bucket_view is off by default)
+"""
+
+from __future__ import annotations
+
+from recipegen.estimate.symbols import Symbols
+from recipegen.spec import Dtype, Strategy
+
+#: names of the terms that last; the allocator does not spread these
+LASTING = frozenset(
+    {
+        "parameters",
+        "quantisation_constants",
+        "adapters",
+        "master_weights",
+        "optimizer_states",
+        "ddp_buckets",
+        "cublas_workspace",
+    }
+)
+
+# NF4 with double quantisation: one uint8 absmax per 64 weights, one fp32 per 256 of those (bitsandbytes Linear4bit).
+ABSMAX_BYTES_PER_PARAMETER = 1 / 64 + 4 / (64 * 256)
+
+
+def stored_parameter_bytes(x: Symbols) -> float:
+    """All base parameters as one process would hold them, unsharded, without quantisation constants."""
+    N, Q = x.shape.N, x.shape.Q if x.quantised else 0
+    return x.p * (N - Q) + Dtype.NF4.bytes * Q + (Dtype.FP32.bytes - x.p) * x.n_fp32
+
+
+def parameter_bytes(x: Symbols) -> float:
+    """Base parameters on one GPU."""
+    if x.parameter_offload:
+        return 0.0
+    if x.strategy is Strategy.ZERO2:
+        return stored_parameter_bytes(x) / x.tp
+    N, Q = x.shape.N, x.shape.Q if x.quantised else 0
+    experts = x.shape.X * x.shape.moe_layers if x.fsdp else 0
+    even = stored_parameter_bytes(x) - x.p * experts if not (Q and Q > N - experts) else stored_parameter_bytes(x)
+    if even == stored_parameter_bytes(x):
+        return even / x.S
+    return (even + x.p * experts * x.padding) / x.S
+
+
+def trainable_on_gpu(x: Symbols) -> float:
+    """Elements of trainable parameters whose gradients and states live on one GPU."""
+    if x.strategy is Strategy.ZERO2:
+        return x.n_t / x.W
+    return x.sharded(x.n_t) if x.full else x.n_t / x.S
+
+
+def gradient_bytes(x: Symbols) -> float:
+    """All gradients as they lie when backward has finished."""
+    if x.zero3 and x.state_offload != "none":
+        return 0.0
+    fp32 = (Dtype.FP32.bytes - x.g) * x.n_fp32 / x.S if x.full else 0.0
+    return x.g * trainable_on_gpu(x) + fp32
+
+
+def state_bytes(x: Symbols) -> float:
+    """Optimizer moments and compensation; the moments of modules kept in fp32 are fp32."""
+    if x.state_offload != "none":
+        return 0.0
+    follows_parameter = x.full and x.o in (2 * Dtype.BF16.bytes, 3 * Dtype.BF16.bytes)
+    fp32 = 2 * (Dtype.FP32.bytes - Dtype.BF16.bytes) * x.n_fp32 / x.S if follows_parameter else 0.0
+    return x.o * trainable_on_gpu(x) + fp32
+
+
+def lasting(x: Symbols) -> dict[str, float]:
+    """Terms that are there in every phase of a step; name -> bytes."""
+    ddp = x.strategy is Strategy.DDP and x.W > 1
+    return {
+        "parameters": parameter_bytes(x),
+        "quantisation_constants": x.shape.Q * ABSMAX_BYTES_PER_PARAMETER if x.quantised else 0.0,
+        "adapters": x.t * x.n / (1 if x.strategy is Strategy.ZERO2 else x.S) if not x.parameter_offload else 0.0,
+        "master_weights": x.m * trainable_on_gpu(x) if x.state_offload == "none" else 0.0,
+        "optimizer_states": state_bytes(x),
+        "ddp_buckets": gradient_bytes(x) if ddp else 0.0,
+    }

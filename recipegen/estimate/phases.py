@@ -1,0 +1,275 @@
+"""The moments of a training step, each a sum of named terms. The peak is the maximum over them, never a sum of maxima.
+
+load                    the weights arrive
+forward                 residuals of all layers, and under FSDP2 three gathered layers (the previous one is kept)
+loss_forward            everything saved, the logits, the loss
+loss_backward           as before, with the loss's backward: the peak of nearly every adapter run
+layer_backward_first    the last decoder layer: all activations are there, few gradients
+layer_backward_last     the first decoder layer: few activations, nearly all gradients
+root_reduce_scatter     FSDP2: embeddings and head form one group, reduced at the very end
+embedding_backward      without FSDP2: the gradient of the embeddings meets that of the head
+tied_embedding          one matrix is both: two gradients and their sum
+optimizer_step          gradients and the optimizer's temporaries
+eval, save              without gradients; the state dict
+"""
+
+from __future__ import annotations
+
+from recipegen.catalog.planning import planning
+from recipegen.estimate.activations import (
+    attention_mask,
+    boundary_bytes,
+    final_hidden,
+    rotary_tables,
+    saved,
+    saved_per_token,
+    working_set,
+)
+from recipegen.estimate.lasting import (
+    gradient_bytes,
+    lasting,
+    parameter_bytes,
+    stored_parameter_bytes,
+    trainable_on_gpu,
+)
+from recipegen.estimate.loss import evaluation_bytes, loss_bytes
+from recipegen.estimate.symbols import Symbols
+from recipegen.spec import Dtype, Phase, Term
+
+_FSDP2 = "FSDP2: torch 2.13 distributed/fsdp/_fully_shard"
+_SIMULATED = "tests/corpus/simulated-peaks.csv"
+_DEEPSPEED = "DeepSpeed 0.18.9 runtime/zero"
+#: where each term's formula comes from
+BASIS = {
+    "parameters": "N x stored dtype / shard degree",
+    "quantisation_constants": "bitsandbytes Linear4bit: 1/64 + 4/16384 B per parameter, not sharded",
+    "adapters": "LoRA parameters x dtype / shard degree",
+    "master_weights": f"{_DEEPSPEED}: a separate fp32 copy",
+    "optimizer_states": "moments and compensation per trainable parameter",
+    "ddp_buckets": "torch DistributedDataParallel, gradient_as_bucket_view off",
+    "cublas_workspace": "catalog/planning.yaml",
+    "gradients": "gradient dtype x trainable parameters / shard degree",
+    "unsharded_gradients": f"{_FSDP2}: no_sync accumulates whole gradients on every GPU",
+    "reduced_shards": f"{_FSDP2}: hybrid shard keeps the all-reduce inputs until backward ends",
+    "root_group": f"{_FSDP2}: embeddings, head and final norm stay gathered",
+    "gathered_layers": f"{_FSDP2}: the current layer and the one prefetched",
+    "reduce_scatter": f"{_FSDP2}: the reduce-scatter's input",
+    "gathered_parameters": f"{_DEEPSPEED}: max_live_parameters, prefetch",
+    "reduce_buckets": f"{_DEEPSPEED}: reduce_bucket_size",
+    "saved_activations": _SIMULATED,
+    "attention_mask": _SIMULATED,
+    "logits_and_loss": _SIMULATED,
+    "layer_working_set": _SIMULATED,
+    "weight_casts": "torch autocast keeps bf16 copies of fp32 weights",
+    "head_gradient": "V x H in compute dtype",
+    "embedding_gradients": "V x H, once for the embeddings, once for the head, once for their sum",
+    "optimizer_temporaries": "catalog/stacks: foreach implementations",
+    "largest_tensor": "one tensor in transit",
+    "unsharded_model": "axolotl 0.19.0 loaders/model.py: QLoRA under FSDP loads whole on every GPU",
+}
+
+
+def _phase(name: str, *parts: dict[str, float]) -> Phase:
+    """Terms of several groups under one name; zeros are left out, bytes are whole."""
+    sums: dict[str, float] = {}
+    for part in parts:
+        for term, value in part.items():
+            sums[term] = sums.get(term, 0.0) + value
+    return Phase(name, tuple(Term(t, name, round(v), BASIS[t]) for t, v in sums.items() if v >= 0.5))
+
+
+# --- terms that change during a step
+
+
+def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
+    """Gradients alive when backward has passed `layers_done` of L layers of the last micro-batch."""
+    whole = gradient_bytes(x)
+    done = layers_done / x.shape.L
+    layer_share = x.n_l * x.shape.L / x.n_t if x.n_t else 0.0  # the root's gradients come at the end
+    now = whole * min(layer_share, 1.0) * done
+    if x.zero2 or x.zero3:
+        return {"gradients": whole}  # the partition is allocated as a whole
+    if x.accumulation == 1:
+        kept = x.d * trainable_on_gpu(x) * layer_share * done if x.hybrid and x.d != x.g else 0.0
+        return {"gradients": now, "reduced_shards": kept}
+    if x.unsharded_accumulation:
+        return {"gradients": now, "unsharded_gradients": x.d * (x.n_t - x.n_l * layers_done)}
+    kept = x.d * trainable_on_gpu(x) * layer_share * done if x.hybrid else 0.0
+    return {"gradients": whole, "reduced_shards": kept}
+
+
+def _gathered(x: Symbols, *, layers: int, layers_left: float) -> dict[str, float]:
+    """Weights that are whole on this GPU for a while: the root group and `layers` decoder layers."""
+    if x.fsdp:
+        root = {"root_group": x.c * x.shape.P_r}
+        if not x.reshard_after_forward:
+            return root | {"gathered_layers": x.gathered_layer_bytes * layers_left}
+        return root | {"gathered_layers": x.gathered_layer_bytes * layers}
+    if x.zero3 and x.deepspeed:
+        most = x.shape.P_l + x.deepspeed.prefetch_bucket_size + x.shape.V * x.shape.H
+        return {"gathered_parameters": x.c * min(x.shape.N, max(planning().zero3_live_parameters, most))}
+    return {}
+
+
+def _buckets(x: Symbols) -> dict[str, float]:
+    """DeepSpeed's flat buffers, in the dtype of the reduction."""
+    if x.deepspeed is None:
+        return {}
+    pieces = planning().zero_overlap_buckets if x.zero2 else 1
+    return {"reduce_buckets": x.d * min(x.deepspeed.reduce_bucket_size, x.n_t) * pieces}
+
+
+def _casts(x: Symbols, *, whole: bool) -> float:
+    """bf16 copies of fp32 weights that autocast keeps: of all linears, or of the head alone."""
+    a = x.shape
+    if not x.autocast:
+        return 0.0
+    if x.fp32_parameters and whole:
+        return x.c * (a.N if a.tied else a.N - a.V * a.H)
+    return x.c * a.V * a.H if x.fp32_parameters or x.head_fp32 else 0.0
+
+
+def _kept(x: Symbols, layers: float) -> dict[str, float]:
+    """Saved activations of `layers` layers, the final norm and the rotary tables."""
+    return {
+        "saved_activations": saved(x, layers) + x.T * final_hidden(x) + rotary_tables(x),
+        "attention_mask": attention_mask(x),
+    }
+
+
+# --- phases
+
+
+def _load(x: Symbols) -> Phase:
+    a = x.shape
+    tensor = {"largest_tensor": x.p * max(a.V * a.H, a.X)}
+    if x.fsdp and x.quantised:
+        constants = lasting(x)["quantisation_constants"]
+        return _phase("load", {"unsharded_model": stored_parameter_bytes(x), "quantisation_constants": constants}, tensor)
+    if x.fsdp:
+        return _phase("load", {"parameters": parameter_bytes(x), "root_group": x.p * a.P_r}, tensor)
+    constants = lasting(x)["quantisation_constants"]
+    return _phase("load", {"parameters": parameter_bytes(x), "quantisation_constants": constants}, tensor)
+
+
+def _forward(x: Symbols, base: dict[str, float]) -> Phase:
+    """Two gathered layers beside the current one, all boundaries; without FSDP2 one layer's working set."""
+    work = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
+    return _phase(
+        "forward",
+        base,
+        _gradients(x, 0) if x.accumulation > 1 else {},
+        _gathered(x, layers=2, layers_left=x.shape.L),
+        work,
+        {"saved_activations": saved(x, x.shape.L), "attention_mask": attention_mask(x)},
+        {"layer_working_set": 0.0 if x.fsdp else x.T * saved_per_token(x)} if x.checkpointing else {},
+    )
+
+
+def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
+    whole = direction == "forward" or not x.checkpointing
+    return _phase(
+        f"loss_{direction}",
+        base,
+        _gradients(x, 0) if x.accumulation > 1 or x.deepspeed else {},
+        _gathered(x, layers=1, layers_left=x.shape.L),
+        _buckets(x),
+        _kept(x, x.shape.L),
+        {"logits_and_loss": loss_bytes(x, direction), "weight_casts": _casts(x, whole=whole)},
+    )
+
+
+def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, left: float) -> Phase:
+    a = x.shape
+    head = (x.c if x.fsdp or x.deepspeed else max(x.g, Dtype.FP32.bytes if x.head_fp32 else 0)) * a.V * a.H
+    # the previous layer's gradients are still in the reduce-scatter's input
+    scatter = x.d * x.n_l_padded if x.fsdp and done > 0 else 0.0
+    layers = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
+    kept = boundary_bytes(x, left) if x.checkpointing and not x.activation_offload else saved(x, left)
+    if not x.checkpointing:
+        kept = saved(x, max(left - 1, 0))
+    return _phase(
+        name,
+        base,
+        {"head_gradient": head if x.full else 0.0},
+        _gradients(x, done),
+        _gathered(x, layers=1, layers_left=left),
+        layers,
+        _buckets(x),
+        {"reduce_scatter": scatter, "saved_activations": kept, "attention_mask": attention_mask(x)},
+        {"layer_working_set": working_set(x)},
+    )
+
+
+def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
+    """The end of backward of a full fine-tune, where embeddings and head come together."""
+    a = x.shape
+    if not x.full:
+        return ()
+    gradients = _gradients(x, a.L)
+    VH, P_r = a.V * a.H, a.P_r
+    if x.fsdp:
+        fresh = (x.d + x.d / x.S + (x.g / x.S if x.d != x.g else 0.0)) * P_r + x.c * VH
+        left = {"unsharded_gradients": x.d * P_r} if x.unsharded_accumulation else {}
+        gradients = {k: v for k, v in gradients.items() if k != "unsharded_gradients"} | left
+        out = [
+            _phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d + x.c) * P_r, fresh)})
+        ]
+        if a.tied:
+            out.append(
+                _phase(
+                    "tied_embedding",
+                    base,
+                    gradients,
+                    {"root_group": x.c * P_r, "embedding_gradients": 3 * x.c * VH, "reduce_scatter": x.d * x.layer},
+                )
+            )
+        return tuple(out)
+    width = Dtype.FP32.bytes if x.embeddings_fp32 else max(x.g, x.c)
+    name = "tied_embedding" if a.tied else "embedding_backward"
+    copies = {"embedding_gradients": (3 if a.tied else 2) * width * VH}
+    return (_phase(name, base, gradients, _buckets(x), copies, {"saved_activations": x.T * 2.0 * a.H}),)
+
+
+def _optimizer_step(x: Symbols, base: dict[str, float]) -> Phase:
+    on_gpu = x.state_offload == "none"
+    gradients = {"gradients": gradient_bytes(x)}
+    temporaries = x.f * trainable_on_gpu(x)
+    if x.deepspeed and x.m:  # gradients are cast to the master's dtype before the step
+        temporaries += x.m * trainable_on_gpu(x)
+    return _phase("optimizer_step", base, gradients, {"optimizer_temporaries": temporaries if on_gpu else 0.0})
+
+
+def _evaluation(x: Symbols, base: dict[str, float]) -> Phase:
+    work = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
+    return _phase(
+        "eval",
+        base,
+        _gathered(x, layers=1, layers_left=x.shape.L),
+        work,
+        {"logits_and_loss": evaluation_bytes(x), "weight_casts": _casts(x, whole=True)},
+        {"saved_activations": x.T * final_hidden(x)},
+    )
+
+
+def _save(x: Symbols, base: dict[str, float]) -> Phase:
+    tensor = {"largest_tensor": x.p * max(x.shape.V * x.shape.H, x.shape.X)} if x.fsdp or x.zero3 else {}
+    return _phase("save", base, tensor)
+
+
+def phases(x: Symbols) -> tuple[Phase, ...]:
+    """Every moment at which a step can peak, in the order of time."""
+    base = lasting(x) | {"cublas_workspace": 0.0}
+    L = x.shape.L
+    out = (
+        _load(x),
+        _forward(x, base),
+        _loss(x, base, "forward"),
+        _loss(x, base, "backward"),
+        _layer_backward(x, base, "layer_backward_first", 0, L),
+        _layer_backward(x, base, "layer_backward_last", L - 2, 2),
+        *_root(x, base),
+        _optimizer_step(x, base),
+        _save(x, base),
+    )
+    return (*out, _evaluation(x, base)) if x.evaluates else out

@@ -1,0 +1,272 @@
+"""The symbols of the formulas: one frozen object of numbers per (model, recipe), named as on paper.
+
+Shapes      H hidden size, F MLP width (of one expert), V vocabulary, L decoder layers, q = heads x head_dim,
+            kv = key-value heads x head_dim, A heads, D head_dim, E experts, k experts per token
+Parameters  N all, P_l largest decoder layer, P_r root (embeddings, head, final norm), X experts of one layer,
+            Q quantised in all, n adapter, n_t trainable in all, n_l trainable of one layer
+Batch       T tokens per GPU and micro-batch, s tokens of one sequence
+Ranks       S shard degree: ranks that split parameters, gradients and states. W world size
+Bytes of one element
+            p stored parameter, t trainable, g gradient, d reduced gradient, c compute
+            o optimizer state per trainable parameter (moments and compensation), m separate master, f temporaries
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from recipegen.estimate import parameters
+from recipegen.spec import (
+    AttentionMemory,
+    DeepSpeed,
+    Dtype,
+    LossKernel,
+    Method,
+    ModelSpec,
+    QkNorm,
+    Recipe,
+    Strategy,
+)
+
+if TYPE_CHECKING:
+    from recipegen.catalog.stack import Stack
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What follows from the model alone."""
+
+    H: int
+    F: int
+    V: int
+    L: int
+    q: int
+    kv: int
+    A: int
+    D: int
+    E: int
+    k: int
+    norms: int
+    qk_norm: bool
+    softcap: bool
+    tied: bool
+    N: int
+    N_active: int
+    P_l: int
+    P_r: int
+    X: int
+    moe_layers: int
+    Q: int
+    norm_parameters: int
+
+
+@lru_cache(maxsize=256)
+def shape(model: ModelSpec) -> Shape:
+    """The symbols of a model; computed once per model."""
+    H = model.hidden_size
+    N = parameters.total(model)
+    P_r = parameters.root(model)
+    moe = model.moe
+    X = 0
+    if moe:
+        matrices = 3 if model.gated_mlp else 2
+        X = moe.num_experts * matrices * H * moe.intermediate_size
+        if moe.expert_bias:
+            X += moe.num_experts * ((matrices - 1) * moe.intermediate_size + H)
+    norm = H * (2 if model.norm_bias else 1)
+    return Shape(
+        H=H,
+        F=moe.intermediate_size if moe else model.intermediate_size,
+        V=model.vocab_size,
+        L=model.num_hidden_layers,
+        q=model.q_size,
+        kv=model.kv_size,
+        A=model.num_attention_heads,
+        D=model.head_dim,
+        E=moe.num_experts if moe else 0,
+        k=moe.experts_per_token if moe else 1,
+        norms=model.norms_per_layer,
+        qk_norm=model.qk_norm is not QkNorm.NONE,
+        softcap=model.logit_softcap,
+        tied=model.tie_word_embeddings,
+        N=N,
+        N_active=parameters.active_parameters(model),
+        P_l=parameters.per_layer(model),
+        P_r=P_r,
+        X=X,
+        moe_layers=model.num_hidden_layers - moe.first_dense_layers if moe else 0,
+        Q=parameters.quantised_parameters(model),
+        norm_parameters=norm * (model.norms_per_layer * model.num_hidden_layers + 1),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _adapter_parameters(model: ModelSpec, targets: tuple[str, ...], r: int) -> int:
+    return parameters.lora(model, targets, r)
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """What the memory formulas read; the module says what each letter means."""
+
+    shape: Shape
+    strategy: Strategy
+    full: bool
+    quantised: bool
+    T: int
+    s: int
+    S: int
+    W: int
+    tp: int
+    n: int
+    n_t: int
+    n_l: float
+    p: float
+    t: float
+    g: float
+    d: float
+    c: float
+    o: float
+    m: float
+    f: float
+    #: parameters of the modules kept in fp32 beside bf16 ones, and which of them are the embeddings and the head
+    n_fp32: int
+    embeddings_fp32: bool
+    head_fp32: bool
+    fp32_parameters: bool
+    autocast: bool
+    checkpointing: bool
+    activation_offload: bool
+    accumulation: int
+    sync_each_batch: bool
+    reshard_after_forward: bool
+    parameter_offload: bool
+    state_offload: str
+    evaluates: bool
+    loss: LossKernel
+    loss_compiled: bool
+    attention: AttentionMemory
+    deepspeed: DeepSpeed | None
+
+    # --- ranks
+
+    @property
+    def fsdp(self) -> bool:
+        return self.strategy.is_fsdp
+
+    @property
+    def hybrid(self) -> bool:
+        return self.strategy is Strategy.FSDP2_HYBRID
+
+    @property
+    def zero2(self) -> bool:
+        return self.strategy is Strategy.ZERO2
+
+    @property
+    def zero3(self) -> bool:
+        return self.strategy in (Strategy.ZERO3_CPU, Strategy.ZERO3_NVME)
+
+    @property
+    def unsharded_accumulation(self) -> bool:
+        """FSDP2 under no_sync keeps every gradient whole on every GPU until the last micro-batch."""
+        return self.fsdp and self.accumulation > 1 and not self.sync_each_batch
+
+    # --- parameters on one GPU
+
+    @property
+    def padding(self) -> float:
+        """FSDP2 splits a tensor along dim 0, so E experts over S ranks become ceil(E/S) on rank 0."""
+        E = self.shape.E
+        return math.ceil(E / self.S) * self.S / E if E and self.fsdp else 1.0
+
+    def sharded(self, count: float) -> float:
+        """Elements of `count` base parameters that rank 0 keeps, experts unevenly split."""
+        experts = self.shape.X * self.shape.moe_layers * (count / self.shape.N)
+        return (count - experts + experts * self.padding) / self.S
+
+    @property
+    def layer(self) -> float:
+        """Elements of one gathered decoder layer (experts padded to whole shards)."""
+        return self.shape.P_l + self.shape.X * (self.padding - 1.0)
+
+    @property
+    def layer_bytes(self) -> float:
+        """One gathered decoder layer in compute dtype; quantised linears stay packed, half a byte each."""
+        packed = self.shape.Q / self.shape.L if self.quantised else 0.0
+        adapters = 0.0 if self.full else self.c * self.n_l
+        return self.c * (self.shape.P_l - packed) + Dtype.NF4.bytes * packed + adapters
+
+    @property
+    def gathered_layer_bytes(self) -> float:
+        """The all-gather's output of one layer: as `layer_bytes`, padded."""
+        return self.layer_bytes + self.c * (self.layer - self.shape.P_l)
+
+    @property
+    def n_l_padded(self) -> float:
+        """Trainable elements of one layer as the reduce-scatter sees them."""
+        return self.layer if self.full else self.n_l
+
+
+def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = True) -> Symbols:
+    """The numbers of a recipe. `triton`: the GPU can run the compiled (chunked) loss."""
+    x = shape(model)
+    par, pre = recipe.parallelism, recipe.precision
+    strategy = par.strategy
+    full = recipe.method is Method.FULL
+    adapter = recipe.adapter
+    n = 0 if full or adapter is None else _adapter_parameters(model, adapter.target_modules, adapter.r)
+    n_t = x.N if full else n
+    facts = stack.optimizer(recipe.optimizer.name)
+    modules = pre.fp32_modules if pre.parameters is not Dtype.FP32 else ()
+    embeddings = "embed_tokens" in modules
+    head = "lm_head" in modules or (x.tied and embeddings)
+    n_fp32 = x.V * x.H * (embeddings + (head and not x.tied)) + x.norm_parameters * ("norm" in modules)
+    one_process = strategy in (Strategy.SINGLE, Strategy.DDP)
+    fp32 = pre.parameters is Dtype.FP32
+    sharding = strategy.is_fsdp or strategy in (Strategy.ZERO3_CPU, Strategy.ZERO3_NVME)
+    moments = float(facts.state_bytes_per_parameter(pre.states))
+    return Symbols(
+        shape=x,
+        strategy=strategy,
+        full=full,
+        quantised=recipe.method is Method.QLORA,
+        T=-(-recipe.tokens_per_micro_batch // par.cp),
+        s=recipe.sequence_len,
+        S=par.dp_shard * par.cp * par.tp if sharding else par.tp,
+        W=par.world_size,
+        tp=par.tp,
+        n=n,
+        n_t=n_t,
+        n_l=x.P_l if full else n / x.L,
+        p=pre.parameters.bytes if pre.parameters is not Dtype.NF4 else Dtype.BF16.bytes,
+        t=pre.trainable.bytes,
+        g=pre.gradients.bytes,
+        d=pre.reduction.bytes,
+        c=pre.compute.bytes,
+        o=moments + (pre.compensation.bytes if pre.compensation else 0.0),
+        m=pre.master.bytes if pre.master else 0.0,
+        f=float(facts.temporary_bytes_per_parameter(pre.trainable)),
+        n_fp32=n_fp32,
+        embeddings_fp32=embeddings,
+        head_fp32=head,
+        fp32_parameters=fp32,
+        autocast=one_process and (fp32 or not full or bool(modules)),
+        checkpointing=recipe.activation_checkpointing,
+        activation_offload=recipe.activation_offloading,
+        accumulation=recipe.gradient_accumulation,
+        sync_each_batch=recipe.sync_each_batch,
+        reshard_after_forward=recipe.fsdp.reshard_after_forward if recipe.fsdp else True,
+        parameter_offload=bool(recipe.fsdp and recipe.fsdp.offload_params)
+        or bool(recipe.deepspeed and recipe.deepspeed.offload_param != "none"),
+        state_offload="cpu"
+        if recipe.fsdp and recipe.fsdp.offload_params
+        else (recipe.deepspeed.offload_optimizer if recipe.deepspeed else "none"),
+        evaluates=bool(recipe.val_set_size),
+        loss=recipe.loss_kernel,
+        loss_compiled=triton,
+        attention=recipe.attention_memory,
+        deepspeed=recipe.deepspeed,
+    )

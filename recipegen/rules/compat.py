@@ -1,0 +1,168 @@
+"""What cannot run together: method, strategy, optimizer, kernels, card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recipegen.rules.registry import Context, rule
+from recipegen.spec import AttentionMemory, LossKernel, Method, Severity, Strategy
+
+_AXOLOTL = "axolotl 0.19.0, axolotl/utils/schemas/validation.py"
+
+
+@rule("RG201", "compat", Severity.ERROR, source="https://github.com/huggingface/accelerate/pull/4206")
+def adapter_under_fsdp2_saves_sharded(context: Context) -> Iterator[tuple[str, str]]:
+    """With FULL_STATE_DICT, Accelerate 1.13 writes only rank 0's slice of an adapter into the checkpoint that resume
+    reads: the run exits 0 and the adapter is lost. SHARDED_STATE_DICT resumes to equal losses. To rescue such a run,
+    start from the checkpoint's adapter_model.safetensors (Axolotl: lora_model_dir); the optimizer state is gone."""
+    r = context.recipe
+    if r.fsdp is not None and r.method.is_adapter and r.fsdp.state_dict_type == "FULL_STATE_DICT":
+        yield (
+            "an adapter under FSDP2 with FULL_STATE_DICT loses the adapter on resume",
+            "--set fsdp.state_dict_type=SHARDED_STATE_DICT",
+        )
+
+
+@rule("RG202", "compat", Severity.ERROR, source="catalog/stacks/*/optimizers.yaml")
+def optimizer_works_with_the_strategy(context: Context) -> Iterator[tuple[str, str]]:
+    """Some optimizers do not run on sharded parameters (DTensors) or under DeepSpeed; the stack's table says which,
+    each with the run or the validator that showed it."""
+    r = context.recipe
+    facts = context.stack.optimizer(r.optimizer.name)
+    problem = facts.problem_with(r.parallelism.strategy)
+    if problem:
+        yield f"{r.optimizer.name} under {r.parallelism.strategy.label}: {problem}", "--set optimizer=adamw_torch_fused"
+
+
+@rule("RG203", "compat", Severity.ERROR, source=f"{_AXOLOTL} check_fsdp2_cpu_ram_efficient_loading_w_4bit")
+def four_bit_weights_are_not_loaded_on_one_rank(context: Context) -> Iterator[tuple[str, str]]:
+    """FSDP2 with 4-bit weights and cpu_ram_efficient_loading deadlocks in Axolotl (its validator refuses it) and dies
+    on rank 0 in Accelerate 1.13."""
+    r = context.recipe
+    if r.fsdp is not None and r.method is Method.QLORA and r.fsdp.cpu_ram_efficient_loading:
+        yield (
+            "QLoRA under FSDP2 cannot use cpu_ram_efficient_loading",
+            "--set fsdp.cpu_ram_efficient_loading=false",
+        )
+
+
+@rule("RG204", "compat", Severity.ERROR, source="https://github.com/InternLM/xtuner/issues/88")
+def deepspeed_trains_full_weights_only(context: Context) -> Iterator[tuple[str, str]]:
+    """An adapter's states are small, so ZeRO buys nothing over DDP, and ZeRO-3 shards 4-bit weights only where storage
+    and compute dtype agree; no adapter under DeepSpeed has been run on the tested stack."""
+    r = context.recipe
+    if r.parallelism.strategy.is_deepspeed and r.method.is_adapter:
+        yield (
+            f"{r.method.value} under {r.parallelism.strategy.label} has not been run on {context.stack.name}",
+            "--set strategy=ddp, or fsdp2_full",
+        )
+
+
+@rule("RG205", "compat", Severity.ERROR, source="recipegen/catalog/hardware: capabilities of the profile")
+def kernels_run_on_the_card(context: Context) -> Iterator[tuple[str, str]]:
+    """Fused kernels need Triton, bf16 needs the card's support, pinned buffers need page locking: each is a capability
+    of the hardware profile, not of a name."""
+    r, gpu = context.recipe, context.cluster.gpu
+    if r.adapter is not None and r.adapter.fused_kernels and not gpu.triton:
+        yield f"the fused LoRA kernels need Triton, which {gpu.name} does not have", "--set adapter.fused_kernels=false"
+    if r.loss_kernel is LossKernel.FUSED_LINEAR and not gpu.triton:
+        yield f"the fused linear loss needs Triton, which {gpu.name} does not have", "--set loss_kernel=stock"
+    if r.loss_kernel is LossKernel.CUT:
+        yield "cut cross entropy needs a fork installed from git; it is not generated", "--set loss_kernel=fused_linear"
+    if r.torch_compile and not gpu.triton:
+        yield f"torch_compile needs Triton, which {gpu.name} does not have", "--set torch_compile=false"
+    if r.attention == "flash_attention_2" and not gpu.flash_attention:
+        yield (
+            f"flash_attention_2 has no build for {gpu.name} ({gpu.compute_capability}) in this stack",
+            "--set attention=sdpa",
+        )
+    if r.attention == "flash_attention_3" and gpu.compute_capability != "sm_90":
+        yield f"flash_attention_3 runs on sm_90; {gpu.name} is {gpu.compute_capability}", "--set attention=sdpa"
+    if not gpu.bf16:
+        yield f"{gpu.name} has no bf16, which every recipe here computes in", "choose a card of sm_80 or newer"
+    if r.loading.pin_memory and not gpu.pinned_memory:
+        yield "this profile has no pinned memory", "--set loading.pin_memory=false"
+    if r.activation_offloading and not gpu.pinned_memory:
+        yield "activation offloading needs pinned memory, which this profile lacks", "--set activation_offloading=false"
+
+
+@rule("RG206", "compat", Severity.ERROR, source="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html")
+def hybrid_shard_stays_inside_a_node(context: Context) -> Iterator[tuple[str, str]]:
+    """Hybrid shard gathers parameters inside the shard group for every micro-batch; a group that crosses nodes sends
+    that over the network, which is what it is meant to avoid. Groups must also divide a node evenly."""
+    p = context.recipe.parallelism
+    if p.strategy is Strategy.FSDP2_HYBRID and p.gpus_per_node % p.dp_shard:
+        yield (
+            f"hybrid shard groups of {p.dp_shard} do not divide a node of {p.gpus_per_node} GPUs",
+            f"--set dp_shard={p.gpus_per_node}",
+        )
+
+
+@rule("RG207", "compat", Severity.ERROR, source="config.json max_position_embeddings")
+def sequence_is_within_the_model(context: Context) -> Iterator[tuple[str, str]]:
+    """Positions beyond the model's context were never trained; rope scaling is not written by default."""
+    r, m = context.recipe, context.model
+    if r.sequence_len > m.max_position_embeddings:
+        yield (
+            f"sequence_len {r.sequence_len} is longer than the {m.max_position_embeddings} positions of {m.id}",
+            f"--sequence-len {m.max_position_embeddings}",
+        )
+
+
+@rule("RG208", "compat", Severity.ERROR, source="axolotl 0.19.0, axolotl/monkeypatch; transformers 5.16.1, masking_utils.py")
+def packing_keeps_documents_apart(context: Context) -> Iterator[tuple[str, str]]:
+    """Packed documents must not see one another: a variable-length kernel does that without a mask, otherwise a
+    block-diagonal S x S mask does, at a cost that the estimate shows. Eager attention with packing keeps every
+    S x S probability."""
+    r = context.recipe
+    if r.packing and r.attention_memory is AttentionMemory.EAGER:
+        yield "packing with eager attention keeps S x S probabilities of whole packs", "--set attention=sdpa"
+
+
+@rule("RG209", "compat", Severity.ERROR, source="transformers 5.16.1 Trainer; peft 0.20.0 LoraConfig")
+def adapter_targets_exist(context: Context) -> Iterator[tuple[str, str]]:
+    """A target that names no module of the model trains nothing; peft refuses only when none matches."""
+    r = context.recipe
+    if r.adapter is None:
+        return
+    from recipegen.estimate.parameters import linear_modules
+
+    known = linear_modules(context.model)
+    missing = [t for t in r.adapter.target_modules if t not in known and t not in ("lm_head", "embed_tokens")]
+    if missing:
+        yield (
+            f"{context.model.id} has no module {', '.join(missing)}; it has {', '.join(known)}",
+            "--set adapter.target_modules=" + ",".join(known),
+        )
+    if not r.adapter.target_modules:
+        yield "the adapter has no target modules", "--set adapter.target_modules=" + ",".join(known)
+
+
+@rule("RG210", "compat", Severity.ERROR, source="axolotl 0.19.0, axolotl/core/builders/base.py: one data-parallel axis pair")
+def tensor_and_context_parallel_are_not_generated(context: Context) -> Iterator[tuple[str, str]]:
+    """Tensor parallel wants NVLink and context parallel ring-flash-attn; on PCIe boxes both are priced by hand today."""
+    p = context.recipe.parallelism
+    if p.tp > 1 or p.cp > 1:
+        yield f"tp {p.tp} and cp {p.cp} are not generated yet; both must be 1", "--set tp=1 --set cp=1"
+
+
+@rule("RG211", "compat", Severity.ERROR, source="Axolotl 0.19.0: an accelerate file or the YAML decides, never both")
+def groups_match_the_strategy(context: Context) -> Iterator[str]:
+    """FSDP settings under a strategy that is not FSDP (or DeepSpeed settings under one that is not DeepSpeed) would be
+    read by one tool and ignored by another."""
+    r = context.recipe
+    if (r.fsdp is not None) != r.parallelism.strategy.is_fsdp:
+        yield f"FSDP settings under {r.parallelism.strategy.label}"
+    if (r.deepspeed is not None) != r.parallelism.strategy.is_deepspeed:
+        yield f"DeepSpeed settings under {r.parallelism.strategy.label}"
+    if (r.adapter is not None) != r.method.is_adapter:
+        yield f"adapter settings under method {r.method.value}"
+
+
+@rule("RG212", "compat", Severity.ERROR, source="axolotl 0.19.0 LoRA kernels: axolotl/kernels/lora.py; peft 0.20.0")
+def lora_kernels_want_plain_lora(context: Context) -> Iterator[tuple[str, str]]:
+    """The fused LoRA kernels have no dropout and need gate, up and down projections with separate q, k, v; elsewhere they
+    are left off."""
+    a = context.recipe.adapter
+    if a is not None and a.fused_kernels and a.dropout > 0:
+        yield f"the fused LoRA kernels want dropout 0, it is {a.dropout:g}", "--set adapter.fused_kernels=false"

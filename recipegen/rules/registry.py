@@ -1,0 +1,81 @@
+"""What a rule is: one small function with an id, a severity, a family, a source and a doc that `explain` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from recipegen.catalog.stack import Stack
+from recipegen.spec import Cluster, Estimate, Finding, ModelSpec, Recipe, Severity
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rule may look at. `estimate` is None for the rules that are asked before anything is estimated."""
+
+    recipe: Recipe
+    model: ModelSpec
+    cluster: Cluster
+    stack: Stack
+    estimate: Estimate | None = None
+
+    @property
+    def costs(self) -> Estimate:
+        """The estimate, for rules that are only asked with one."""
+        assert self.estimate is not None
+        return self.estimate
+
+
+Check = Callable[[Context], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`needs_estimate` False: the recipe alone is enough, so a candidate can be rejected before it is priced."""
+
+    id: str
+    family: str
+    severity: Severity
+    title: str
+    doc: str
+    source: str
+    needs_estimate: bool
+    check: Check
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(
+    rule_id: str, family: str, severity: Severity, *, source: str, needs_estimate: bool = False
+) -> Callable[[Callable[[Context], Iterable[str | Finding | tuple[str, str]]]], Check]:
+    """Register a check. It yields a reason, a (reason, fix) pair, or a whole Finding with numbers."""
+
+    def register(function: Callable[[Context], Iterable[str | Finding | tuple[str, str]]]) -> Check:
+        doc = " ".join((function.__doc__ or "").split())
+        title = function.__name__.replace("_", " ")
+
+        def check(context: Context) -> Iterable[Finding]:
+            for said in function(context):
+                if isinstance(said, Finding):
+                    yield said
+                    continue
+                reason, fix = said if isinstance(said, tuple) else (said, "")
+                yield Finding(rule_id, severity, family, reason, fix, source)
+
+        if rule_id in _RULES:
+            raise ValueError(f"two rules are called {rule_id}")
+        _RULES[rule_id] = Rule(rule_id, family, severity, title, doc, source, needs_estimate, check)
+        return check
+
+    return register
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, by id."""
+    return tuple(_RULES[key] for key in sorted(_RULES))
+
+
+def find_rule(rule_id: str) -> Rule | None:
+    """The rule of that id (any case), or None."""
+    return _RULES.get(rule_id.upper())

@@ -1,0 +1,86 @@
+"""The vocabulary: frozen dataclasses of the standard library. No I/O."""
+
+from recipegen.spec.cluster import Cluster, EnvVar, Gpu, Network, Node
+from recipegen.spec.data import DataFormat, DatasetSpec, Lengths
+from recipegen.spec.decision import Alternative, Decision, WayOut
+from recipegen.spec.errors import RecipegenError
+from recipegen.spec.estimate import (
+    Collective,
+    Disk,
+    Estimate,
+    GpuMemory,
+    HostMemory,
+    Phase,
+    Term,
+    Time,
+    Traffic,
+    Verdict,
+)
+from recipegen.spec.finding import Finding, Severity
+from recipegen.spec.model import LinearGroup, ModelSpec, MoeSpec, QkNorm
+from recipegen.spec.parallelism import Parallelism, Strategy
+from recipegen.spec.precision import Dtype, Precision, PrecisionLabel
+from recipegen.spec.recipe import (
+    Adapter,
+    AttentionMemory,
+    DeepSpeed,
+    Fsdp,
+    Launch,
+    Loading,
+    LossKernel,
+    Method,
+    Optimizer,
+    Recipe,
+    Saving,
+    Schedule,
+)
+from recipegen.spec.request import Request
+
+__all__ = [
+    "Adapter",
+    "Alternative",
+    "AttentionMemory",
+    "Cluster",
+    "Collective",
+    "DataFormat",
+    "DatasetSpec",
+    "Decision",
+    "DeepSpeed",
+    "Disk",
+    "Dtype",
+    "EnvVar",
+    "Estimate",
+    "Finding",
+    "Fsdp",
+    "Gpu",
+    "GpuMemory",
+    "HostMemory",
+    "Launch",
+    "Lengths",
+    "LinearGroup",
+    "Loading",
+    "LossKernel",
+    "Method",
+    "ModelSpec",
+    "MoeSpec",
+    "Network",
+    "Node",
+    "Optimizer",
+    "Parallelism",
+    "Phase",
+    "Precision",
+    "PrecisionLabel",
+    "QkNorm",
+    "Recipe",
+    "RecipegenError",
+    "Request",
+    "Saving",
+    "Schedule",
+    "Severity",
+    "Strategy",
+    "Term",
+    "Time",
+    "Traffic",
+    "Verdict",
+    "WayOut",
+]

@@ -1,0 +1,143 @@
+"""What a recipe costs: memory, host, disk, traffic, time. Bytes are whole numbers; rates say their unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    """`tight` is inside the measured error band of the estimate."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does_not_fit"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One named part of a sum. `basis` says where the formula comes from (a section, a measurement's id)."""
+
+    name: str
+    phase: str
+    bytes: int
+    basis: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One moment of a step; its bytes are the sum of its terms."""
+
+    name: str
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(term.bytes for term in self.terms)
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Peak per GPU: the maximum over phases, never a sum of maxima.
+
+    `reserved_low/high_bytes` bound what PyTorch's allocator will have reserved plus what lies outside it (CUDA
+    context, NCCL buffers); `peak_reserved_bytes` is the planning value between them.
+    """
+
+    phases: tuple[Phase, ...]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    reserved_low_bytes: int
+    reserved_high_bytes: int
+    capacity_bytes: int
+    phase: str
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of the peak phase."""
+        return next(p.terms for p in self.phases if p.name == self.phase)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.reserved_high_bytes <= self.capacity_bytes:
+            return Verdict.FITS
+        return Verdict.TIGHT if self.reserved_low_bytes <= self.capacity_bytes else Verdict.DOES_NOT_FIT
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Host RAM per node: the peak while loading and the steady state while training."""
+
+    load_peak_bytes: int
+    steady_bytes: int
+    capacity_bytes: int
+    terms: tuple[Term, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.load_peak_bytes, self.steady_bytes)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Disk per node."""
+
+    download_bytes: int
+    prepared_bytes: int
+    checkpoint_bytes: int  # one checkpoint
+    checkpoints_kept: int  # save_total_limit + 1: the new one is written before the oldest goes
+    swap_bytes: int  # NVMe offload
+    capacity_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return (
+            self.download_bytes
+            + self.prepared_bytes
+            + self.checkpoint_bytes * self.checkpoints_kept
+            + self.swap_bytes
+        )
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of transfer per optimizer step. `bytes_per_step` crosses the bottleneck link of one GPU (or NIC)."""
+
+    operation: str  # all_gather, reduce_scatter, all_reduce, host_to_device, device_to_host, nvme_read, nvme_write
+    what: str  # parameters, gradients, states
+    group: str  # node, network, world, host
+    count_per_step: int
+    bytes_per_step: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True)
+class Time:
+    """`step_s` is one optimizer step; `bound_by` says in words what it waits for. `parts_s` maps names to seconds."""
+
+    step_s: float
+    tokens_per_s: float  # over all GPUs
+    steps_per_epoch: int | None
+    epoch_s: float | None
+    total_s: float | None
+    bound_by: str
+    mfu: float
+    parts_s: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    gpu: GpuMemory
+    host: HostMemory
+    disk: Disk
+    traffic: Traffic
+    time: Time
+    verdict: Verdict
+    total_parameters: int
+    trainable_parameters: int

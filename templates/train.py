@@ -30,10 +30,11 @@ from accelerate import Accelerator
 from accelerate.utils import DummyOptim, GradientAccumulationPlugin, set_seed
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
 from train_checkpoint import export, find_checkpoint, load, save
 from train_data import IGNORE, Stream, collate, load_tokenizer, prepare, split
 from train_recipe import Problem, read_recipe
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 GIB = 2**30
 LOSS_CHUNK = 1024  # tokens whose logits are raised to fp32 at a time
@@ -163,10 +164,7 @@ def make_optimizer(recipe, model, accelerator):
         from optimi import AdamW
 
         return AdamW(groups, foreach=False, **options)  # compensated sums for bf16 parameters
-    raise Problem(
-        f"train.json: optimizer.name is {o.name!r}; this script knows adamw_torch_fused, adamw_torch, "
-        "adamw_bnb_8bit and optimi_adamw"
-    )
+    raise Problem(f"optimizer.name is {o.name!r}, which this script does not know")
 
 
 def learning_rate(schedule, step, steps):
@@ -174,13 +172,11 @@ def learning_rate(schedule, step, steps):
     warmup = schedule.warmup_steps
     if warmup is None:
         warmup = math.ceil((schedule.warmup_ratio or 0.0) * steps)
-    if step < warmup:
+    if step < warmup and schedule.scheduler != "constant":
         return schedule.learning_rate * (step + 1) / warmup
-    progress = (step - warmup) / max(steps - warmup, 1)
-    shape = {"cosine": 0.5 * (1 + math.cos(math.pi * progress)), "linear": 1 - progress, "constant": 1.0}
-    if schedule.scheduler not in shape:
-        raise Problem(f"train.json: schedule.scheduler is {schedule.scheduler!r}; known: {', '.join(shape)}")
-    return schedule.learning_rate * shape[schedule.scheduler]
+    done = (step - warmup) / max(steps - warmup, 1)
+    shapes = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done}
+    return schedule.learning_rate * shapes.get(schedule.scheduler, 1.0)
 
 
 # ---------------------------------------------------------------------------------------------- loss
@@ -197,7 +193,7 @@ def summed_loss(model, batch, kernel):
     logits = model(**inputs, use_cache=False).logits.flatten(0, 1)
     if kernel != "chunked_upcast":
         return token_loss(logits, targets.flatten())
-    pieces = zip(logits.split(LOSS_CHUNK), targets.flatten().split(LOSS_CHUNK))
+    pieces = zip(logits.split(LOSS_CHUNK), targets.flatten().split(LOSS_CHUNK), strict=True)
     return torch.stack([checkpoint(token_loss, *piece, use_reentrant=False) for piece in pieces]).sum()
 
 
@@ -267,7 +263,7 @@ def describe(accelerator, model, recipe):
         "processes": accelerator.num_processes,
         "device": str(accelerator.device),
         "mixed_precision": accelerator.mixed_precision,
-        "mesh": None if sample is None else dict(zip(mesh_names(sample), sample.device_mesh.shape)),
+        "mesh": None if sample is None else dict(zip(mesh_names(sample), sample.device_mesh.shape, strict=True)),
         "placements": None if sample is None else str(sample.placements),
         "wrapper": type(model).__name__,
         "sharded_modules": sum(type(module).__name__.startswith("FSDP") for module in model.modules()),

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+
 from train_recipe import Problem
 
 TRAINABLE = StateDictOptions(ignore_frozen_params=True, strict=False)
@@ -28,7 +29,8 @@ TRAINABLE = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 def trained_state(model, optimizer):
     """What a checkpoint holds: {"model": trained parameters by name, "optimizer": its states by name}."""
-    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer.optimizer, options=TRAINABLE)))
+    parameters, states = get_state_dict(model, optimizer.optimizer, options=TRAINABLE)
+    return {"model": parameters, "optimizer": states}
 
 
 def checkpoints(output):

@@ -24,14 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from train_recipe import Problem
 
 IGNORE = -100  # a target that is not trained
 SENTINEL = "\u2060turn\u2060"  # stands for one turn's text while its place in the conversation is looked for
-ALPACA = (  # the prompt of Stanford Alpaca
-    "Below is an instruction that describes a task{}. Write a response that appropriately completes the request."
-    "\n\n### Instruction:\n{}\n\n{}### Response:\n"
-)
 
 
 # ---------------------------------------------------------------------------------------------- rows to tokens
@@ -74,7 +71,9 @@ def first_character(path, open_text):
 
 def equal_characters(first, second):
     """How many characters two texts have in common at their start."""
-    return next((n for n, (a, b) in enumerate(zip(first, second)) if a != b), min(len(first), len(second)))
+    return next(
+        (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
 
 
 def chat_segments(row, fields, tokenizer, eot_tokens):
@@ -83,8 +82,8 @@ def chat_segments(row, fields, tokenizer, eot_tokens):
     A turn is found by writing the whole conversation again with other words in its place: what is equal before and
     after is not the turn. This holds for templates that trim, rewrite or drop parts of earlier turns.
     """
-    messages = []
-    for message in row[fields["messages"]]:
+    messages, turns = [], row[fields["messages"]]
+    for message in json.loads(turns) if isinstance(turns, str) else turns:
         role = message[fields["role"]]
         known = {k: v for k, v in message.items() if k not in (fields["role"], fields["content"]) and v is not None}
         content = message.get(fields["content"])
@@ -93,7 +92,7 @@ def chat_segments(row, fields, tokenizer, eot_tokens):
     full = tokenizer.apply_chat_template(messages, tokenize=False)
     pieces, end = [], 0
     for index, message in enumerate(messages):
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or not message.get(fields.get("training"), True):
             continue
         other = [*messages[:index], {"role": "assistant", "content": SENTINEL}, *messages[index + 1 :]]
         other = tokenizer.apply_chat_template(other, tokenize=False)
@@ -111,20 +110,19 @@ def chat_segments(row, fields, tokenizer, eot_tokens):
 
 def segments(row, dataset, tokenizer, eot_tokens):
     """A row as (text, trained) pieces, with the markers that begin and end a text."""
-    kind, fields = dataset.kind, dataset.fields
-    if kind == "chat":
+    fields = dataset.fields
+    if dataset.kind == "chat":
         return chat_segments(row, fields, tokenizer, eot_tokens)
-    bos = tokenizer.bos_token or ""
-    bos = bos if bos and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id] else ""
-    if kind == "completion":
+    if dataset.kind == "segments":
+        return [(piece["text"], piece["label"]) for piece in row[fields["segments"]]]
+    adds_bos = tokenizer.bos_token_id is not None and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
+    bos = tokenizer.bos_token if adds_bos else ""
+    if dataset.kind == "completion":
         return [(bos, False), (row[fields["text"]] + tokenizer.eos_token, True)]
-    if kind == "segments":
-        return [(piece["text"], bool(piece["label"])) for piece in row[fields["segments"]]]
-    if kind == "input_output":
-        return [(bos + row[fields["input"]], False), (row[fields["output"]] + tokenizer.eos_token, True)]
-    given = row.get(fields["input"]) or ""
-    context = ", paired with an input that provides further context" if given else ""
-    prompt = ALPACA.format(context, row[fields["instruction"]], f"### Input:\n{given}\n\n" if given else "")
+    given = row.get(fields.get("input")) or ""
+    system = row.get(fields.get("system")) or ""
+    prompt = dataset.prompts[("system_" if system else "") + ("with_input" if given else "without_input")]
+    prompt = prompt.format(instruction=row[fields["instruction"]], input=given, system=system)
     return [(bos + prompt, False), (row[fields["output"]] + tokenizer.eos_token, True)]
 
 

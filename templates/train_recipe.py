@@ -42,9 +42,10 @@ class Adapter:
 @dataclass
 class Dataset:
     path: str  # a file, or a data set on the Hub
-    kind: str  # chat, alpaca, completion, input_output, segments
+    kind: str  # chat, instruction, completion, segments
     split: str
     fields: dict  # our name of a column: its name in the data
+    prompts: dict  # of kind instruction: with_input and without_input, with {instruction} and {input} in them
 
 
 @dataclass
@@ -92,7 +93,7 @@ class Optimizer:
 @dataclass
 class Schedule:
     learning_rate: float
-    scheduler: str
+    scheduler: str  # cosine, linear, constant, constant_with_warmup
     warmup_steps: int | None
     warmup_ratio: float | None
     epochs: float

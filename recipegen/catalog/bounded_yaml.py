@@ -58,8 +58,8 @@ def read_mapping(path: str | Path, *, what: str) -> Document:
     """Read the YAML mapping in `path`; `what` names the kind of file in errors (`a hardware profile`).
 
     Raises RecipegenError, with the line where there is one, for: no such file, not a regular file, larger than
-    MAX_BYTES, not UTF-8, broken YAML, several documents, aliases, merge keys, tags, duplicate or non-text keys, too deep
-    or too many values, anything but a mapping at the top.
+    MAX_BYTES, not UTF-8, broken YAML, several documents, aliases, merge keys, tags, duplicate or non-text keys, too
+    deep or too many values, anything but a mapping at the top.
     """
     place = shown_path(path)
     text = _read_text(path, place, what)
@@ -72,10 +72,9 @@ def read_mapping(path: str | Path, *, what: str) -> Document:
         _collect_lines(node, (), lines, place)
         values = yaml.load(text, Loader=SafeLoader)  # noqa: S506 (it is a safe loader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise RecipegenError(
-            f"not valid YAML: {error.problem or error.context}", where=f"{place}:{mark.line + 1}" if mark else place
-        ) from None
+        mark: Any = error.problem_mark or error.context_mark
+        where = f"{place}:{mark.line + 1}" if mark else place
+        raise RecipegenError(f"not valid YAML: {error.problem or error.context}", where=where) from None
     except yaml.YAMLError as error:
         raise RecipegenError(f"not valid YAML: {error}", where=place) from None
     except (ValueError, OverflowError, RecursionError) as error:  # e.g. the date 2020-99-99
@@ -104,7 +103,8 @@ def _check_events(text: str, place: str) -> None:
     """Refuse what would make composing or constructing expensive. Events are read one by one, without recursion."""
     depth = nodes = documents = 0
     for event in yaml.parse(text, Loader=SafeLoader):
-        where = f"{place}:{event.start_mark.line + 1}"
+        mark: Any = event.start_mark
+        where = f"{place}:{mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
             raise RecipegenError("aliases (*name) are not allowed here; write the value out", where=where)
         if isinstance(event, yaml.DocumentStartEvent):
@@ -126,8 +126,12 @@ def _check_events(text: str, place: str) -> None:
             depth -= 1
 
 
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1 if node.start_mark is not None else 1
+
+
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], place: str) -> None:
-    lines.setdefault(path, node.start_mark.line + 1)
+    lines.setdefault(path, _line(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _collect_lines(item, (*path, index), lines, place)
@@ -135,12 +139,13 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], pl
         return
     seen: set[Hashable] = set()
     for key_node, value_node in node.value:
-        where = f"{place}:{key_node.start_mark.line + 1}"
+        where = f"{place}:{_line(key_node)}"
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
             raise RecipegenError("a key is not plain text; put it in quotes", where=where)
         key = key_node.value
         if key in seen:
             raise RecipegenError(f"the key {shown(key)} stands twice", where=where)
         seen.add(key)
-        lines[(*path, key)] = key_node.start_mark.line + 1
-        _collect_lines(value_node, (*path, key), lines, place)
+        inner = (*path, key)
+        lines[inner] = _line(key_node)
+        _collect_lines(value_node, inner, lines, place)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from recipegen.catalog.hardware_environment import (
     node_environment,
     situation,
 )
-from recipegen.catalog.hardware_fields import check_overrides, override_fields, suggest
 from recipegen.catalog.hardware_facts import (
     PER_SOCKET,
     STATED,
@@ -30,16 +29,18 @@ from recipegen.catalog.hardware_facts import (
     known_machine,
     read_table,
 )
+from recipegen.catalog.hardware_fields import check_overrides, override_fields, suggest
 from recipegen.spec import Cluster, Gpu, Node, RecipegenError
 from recipegen.spec.units import GB, GIB
 
 __all__ = [
-    "HardwareDescription",
+    "ResolvedHardware",
     "describe_hardware",
     "gpu_names",
     "hardware_names",
     "load_cluster",
     "network_names",
+    "resolve_hardware",
 ]
 
 _NAME = re.compile(r"(?P<count>[0-9]{1,4})x-(?P<gpu>[a-z0-9-]+)")
@@ -47,8 +48,8 @@ _PROFILE_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class HardwareDescription:
-    """What a profile is made of: the cluster, and each fact with its mark and source (for `hardware show`)."""
+class ResolvedHardware:
+    """A cluster and the facts it was built from, each with its mark and source."""
 
     cluster: Cluster
     gpu: Mapping[str, Fact]
@@ -80,16 +81,16 @@ def load_cluster(
     With one node the network plays no part and the cluster has none. Raises RecipegenError for anything unknown or
     out of range, and for several nodes without a network.
     """
-    return describe_hardware(name_or_path, nodes=nodes, network=network, overrides=overrides).cluster
+    return resolve_hardware(name_or_path, nodes=nodes, network=network, overrides=overrides).cluster
 
 
-def describe_hardware(
+def resolve_hardware(
     name_or_path: str | Path,
     *,
     nodes: int = 1,
     network: str = NO_NETWORK,
     overrides: Mapping[str, Any] | None = None,
-) -> HardwareDescription:
+) -> ResolvedHardware:
     """As load_cluster, with the facts it was built from."""
     _check_nodes(nodes)
     network = check_network(network)
@@ -98,6 +99,33 @@ def describe_hardware(
         raise RecipegenError(f"{nodes} nodes need a network between them", fix=f"Give --network: {choices}")
     machine = _with_overrides(_machine(name_or_path), check_overrides(overrides))
     return _assemble(machine, nodes, network)
+
+
+def describe_hardware(
+    name_or_path: str | Path,
+    *,
+    nodes: int = 1,
+    network: str = NO_NETWORK,
+    overrides: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The profile for people and for JSON: every number with its mark and source, then what the launcher exports."""
+    resolved = resolve_hardware(name_or_path, nodes=nodes, network=network, overrides=overrides)
+    cluster = resolved.cluster
+    variables = (*cluster.node.environment, *(cluster.network.environment if cluster.network else ()))
+    described: dict[str, Any] = {
+        "name": cluster.name,
+        "description": cluster.description,
+        "source": cluster.source,
+        "nodes": cluster.nodes,
+        "gpu_count": cluster.node.gpu_count,
+        "gpu_name": cluster.gpu.name,
+        "gpu": {name: asdict(fact) for name, fact in resolved.gpu.items()},
+        "node": {name: asdict(fact) for name, fact in resolved.node.items()},
+        "environment": [asdict(variable) for variable in variables],
+    }
+    if cluster.network is not None and resolved.network is not None:
+        described["network"] = {"name": cluster.network.name, "bus_bandwidth_gb_s": asdict(resolved.network)}
+    return described
 
 
 def _check_nodes(nodes: object) -> None:
@@ -125,9 +153,9 @@ def _named_machine(text: str) -> Machine | None:
             continue
         match = _NAME.fullmatch(name.removeprefix(family["prefix"]))
         if match and match["gpu"] in _gpus_of(family) and int(match["count"]) in family["gpu_counts"]:
-            return known_machine(
-                f"{family['prefix']}{int(match['count'])}x-{match['gpu']}", match["gpu"], int(match["count"])
-            )
+            count = int(match["count"])
+            canonical = f"{family['prefix']}{count}x-{match['gpu']}"
+            return known_machine(canonical, match["gpu"], count, description=family.get("description", ""))
     return None
 
 
@@ -147,7 +175,7 @@ def _unknown(text: str) -> RecipegenError:
     return RecipegenError(f"unknown {kind} {shown(text)}", fix=fix)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _all_names() -> tuple[str, ...]:
     return tuple(
         f"{family['prefix']}{count}x-{gpu}"
@@ -183,7 +211,7 @@ def _with_overrides(machine: Machine, overrides: Mapping[str, float | int | bool
     return replace(machine, gpu={**machine.gpu, **stated["gpu"]}, node=node)
 
 
-def _assemble(machine: Machine, nodes: int, network_name: str) -> HardwareDescription:
+def _assemble(machine: Machine, nodes: int, network_name: str) -> ResolvedHardware:
     node_facts = dict(machine.node)
     stated_bandwidth = node_facts.pop("network_bus_bandwidth_gb_s", None)
     if stated_bandwidth is not None and nodes == 1:
@@ -205,7 +233,7 @@ def _assemble(machine: Machine, nodes: int, network_name: str) -> HardwareDescri
         network = build_network(network_name, facts, bandwidth)
     node = _node(machine, node_facts, facts)
     cluster = Cluster(machine.name, node, nodes, network, machine.description, machine.source)
-    return HardwareDescription(cluster, machine.gpu, node_facts, bandwidth)
+    return ResolvedHardware(cluster, machine.gpu, node_facts, bandwidth)
 
 
 def _node(machine: Machine, node_facts: Mapping[str, Fact], facts: Mapping[str, Any]) -> Node:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from recipegen.catalog.hardware_fields import suggest
 from recipegen.catalog.hardware_facts import Fact, Machine, read_table
+from recipegen.catalog.hardware_fields import suggest
 from recipegen.spec import EnvVar, Network, RecipegenError
 
 MINIMUM = "min_"

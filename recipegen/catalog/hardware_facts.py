@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from recipegen.catalog.reading import load_yaml
 from recipegen.spec import EnvVar
 
 FOLDER = Path(__file__).resolve().parent / "hardware"
 STATED = "stated"  # the mark of a value from an override or from a person's own profile
 PER_SOCKET = "cpu_adam_params_per_s_per_socket"
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,13 @@ class Machine:
     environment: tuple[EnvVar, ...] | None = field(default=None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def read_table(name: str) -> Any:
     """The parsed file NAME.yaml of catalog/hardware. `name` is never a user's text."""
-    return yaml.load((FOLDER / f"{name}.yaml").read_bytes(), Loader=_Loader)  # noqa: S506 (a safe loader)
+    return load_yaml(FOLDER / f"{name}.yaml")
 
 
-@lru_cache(maxsize=None)
+@cache
 def gpu_names() -> tuple[str, ...]:
     """The GPUs of the catalogue, sorted: `a100-40gb`, ..., `rtx-pro-6000-server`."""
     return tuple(sorted(path.stem for path in (FOLDER / "gpus").glob("*.yaml")))
@@ -62,13 +59,18 @@ def gpu_names() -> tuple[str, ...]:
 def known_machine(name: str, gpu: str, gpu_count: int, *, description: str = "") -> Machine:
     """`gpu_count` GPUs of the catalogue's `gpu` in the host they are usually found in. `gpu` must be in gpu_names()."""
     table = read_table(f"gpus/{gpu}")
+    host = table["host"]
+    where = description or read_table("hosts")[host]["description"]
     return Machine(
         name=name,
         gpu_name=table["name"],
         gpu_count=gpu_count,
         gpu=_facts(table["facts"]),
-        node={**host_facts(table["host"], gpu_count, table["facts"]["pcie_generation"]["value"]), **_rates(table, gpu_count)},
-        description=f"{gpu_count} x {table['title']}; {description or read_table('hosts')[table['host']]['description']}",
+        node={
+            **host_facts(host, gpu_count, table["facts"]["pcie_generation"]["value"]),
+            **_rates(table, gpu_count),
+        },
+        description=f"{gpu_count} x {table['title']}; {where}",
         source=f"catalog/hardware/gpus/{gpu}.yaml",
     )
 

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from recipegen.catalog.bounded_yaml import shown
@@ -28,7 +28,7 @@ class Field:
     max: float = math.inf
 
 
-@lru_cache(maxsize=None)
+@cache
 def fields() -> dict[str, Field]:
     """Every field by its name."""
     return {
@@ -38,7 +38,7 @@ def fields() -> dict[str, Field]:
     }
 
 
-@lru_cache(maxsize=None)
+@cache
 def override_fields() -> dict[str, Field]:
     """Every override key with its field: node fields under their own name, GPU fields with the prefix `gpu_`."""
     return {f"{GPU_PREFIX}{name}" if field.section == "gpu" else name: field for name, field in fields().items()}
@@ -52,13 +52,13 @@ def check(field: Field, key: str, value: Any, *, where: str | None = None) -> fl
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RecipegenError(f"{key} is {shown(value)}; it is a number ({field.about})", where=where)
-    if field.type == "integer" and not isinstance(value, int):
+    if field.type == "integer" and not (isinstance(value, int) or value.is_integer()):
         raise RecipegenError(f"{key} is {shown(value)}; it is a whole number ({field.about})", where=where)
     if not field.min <= value <= field.max:  # also refuses nan
         raise RecipegenError(
             f"{key} is {shown(value)}; it must lie between {field.min:g} and {field.max:g} ({field.about})", where=where
         )
-    return value if field.type == "integer" else float(value)
+    return int(value) if field.type == "integer" else float(value)
 
 
 def check_overrides(overrides: Mapping[str, Any] | None) -> dict[str, float | int | bool]:
@@ -79,5 +79,7 @@ def check_overrides(overrides: Mapping[str, Any] | None) -> dict[str, float | in
 def suggest(word: object, known: Iterable[str], *, limit: int = 3) -> str:
     """`Did you mean a, b?`, or all known words where none is near."""
     names = list(known)
-    near = difflib.get_close_matches(str(word).lower()[:100], names, n=limit, cutoff=0.6) if isinstance(word, str) else []
+    near = (
+        difflib.get_close_matches(str(word).lower()[:100], names, n=limit, cutoff=0.6) if isinstance(word, str) else []
+    )
     return f"Did you mean {' or '.join(near)}?" if near else f"Known: {', '.join(names)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,6 @@ from typing import Any
 from recipegen.catalog import vision
 from recipegen.catalog.reading import load_yaml
 from recipegen.spec import ModelSpec, MoeSpec, QkNorm, RecipegenError
-
-_SIZES = {
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "vocab_size": "vocab_size",
-    "max_position_embeddings": "max_position_embeddings",
-}
-"""Sizes that every architecture has, by config key and by their entry in `limits`."""
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +72,7 @@ def from_config(config: Mapping[str, Any], model_id: str, where: str = "config.j
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", multimodal["tie_word_embeddings"]))
     spec = _text_model({**text, "tie_word_embeddings": tied}, text_type, model_id, quantization, where)
     tower = vision.tower(config, multimodal, spec.hidden_size, where)
-    return _replace(
+    return replace(
         spec,
         model_type=model_type,
         layers_path=multimodal["layers_path"],
@@ -102,8 +93,7 @@ def _text_model(
             fix=f"Known: {', '.join(known_model_types())}.",
         )
     read = _Reader(config, row["defaults"], where)
-    sizes = {key: read.size(key, limit) for key, limit in _SIZES.items()}
-    heads, hidden = sizes["num_attention_heads"], sizes["hidden_size"]
+    hidden, heads, layers = map(read.size, ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     kv_heads = read.size("num_key_value_heads", default=heads)
     head_dim = read.size("head_dim", default=hidden // heads)
     if kv_heads > heads or heads % kv_heads:
@@ -116,8 +106,14 @@ def _text_model(
         id=model_id,
         model_type=model_type,
         layer_class=row["layer_class"],
+        hidden_size=hidden,
+        intermediate_size=read.size("intermediate_size"),
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
+        vocab_size=read.size("vocab_size"),
+        max_position_embeddings=read.size("max_position_embeddings"),
         tie_word_embeddings=read.flag("tie_word_embeddings"),
         qkv_bias=read.trait(row.get("qkv_bias", False)),
         o_bias=read.trait(row.get("o_bias", False)),
@@ -129,9 +125,8 @@ def _text_model(
         attention_sinks=row.get("attention_sinks", False),
         sliding_window=_window(read, row),
         logit_softcap=read.number("final_logit_softcapping") is not None,
-        moe=_moe(read, row, sizes["num_hidden_layers"]),
+        moe=_moe(read, row, layers),
         quantization=quantization,
-        **sizes,
     )
 
 
@@ -144,9 +139,8 @@ def _moe(read: _Reader, row: Mapping[str, Any], layers: int) -> MoeSpec | None:
     if chosen > experts:
         raise RecipegenError(f"{chosen} experts per token of {experts}", where=read.where)
     dense = read.config.get("mlp_only_layers") or []
-    if read.config.get("decoder_sparse_step", 1) != 1 or dense not in ([], list(range(len(dense)))) or (
-        isinstance(dense, list) and len(dense) >= layers
-    ):
+    first = isinstance(dense, list) and len(dense) < layers and dense == list(range(len(dense)))
+    if not first or read.config.get("decoder_sparse_step", 1) != 1:
         raise RecipegenError(
             "only mixture-of-experts models whose dense layers come first are known"
             " (decoder_sparse_step 1, mlp_only_layers [0, 1, ...])",
@@ -193,12 +187,6 @@ def _section(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, An
     if not isinstance(value, dict):
         raise RecipegenError(f"{key} is missing or not a mapping", where=where)
     return value
-
-
-def _replace(spec: ModelSpec, **changes: Any) -> ModelSpec:
-    from dataclasses import replace
-
-    return replace(spec, **changes)
 
 
 class _Reader:

@@ -34,9 +34,9 @@ def list_models(output: str) -> None:
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show_model(name: str, output: str) -> None:
     """One model: shape, parameters, sources. NAME may also be a folder or a Hub id."""
-    from recipegen.catalog import describe_model
+    from recipegen.catalog import describe
 
-    facts = describe_model(name)
+    facts = describe(name)
     if output == "json":
         _json("models show", facts)
         return

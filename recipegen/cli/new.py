@@ -33,7 +33,7 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     """
     from recipegen.cli import show
     from recipegen.cli.solve import solve
-    from recipegen.project import check_name, create, render
+    from recipegen.project import check_name, create, localize, render
 
     check_name(name)
     request = make_request(given, ask=True)
@@ -44,9 +44,8 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     written: list[str] = []
     validation: list[str] = []
     if decision.verdict in (Verdict.FITS, Verdict.TIGHT):
-        files = render(decision, folder)
-        validation = _validate(files, decision)
-        written = create(decision, folder, force=force, files=files)
+        validation = _validate(render(localize(decision, folder.absolute())), decision)
+        written = create(decision, folder, force=force)
     show.decision(decision, output_format, "new", verbose=verbose, folder=folder, written=written, validation=validation)
     return show.exit_code(decision)
 

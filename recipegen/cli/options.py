@@ -64,7 +64,7 @@ _OPTIONS = (
     click.option("--nodes", type=click.IntRange(1, 64), help="Machines of that profile.  [default: 1]"),
     click.option("--network", metavar="NAME", shell_complete=_complete(_networks),
                  help="Between the machines: tcp-25, roce-25, roce-100, ib-hdr, ib-ndr.  [default: none]"),
-    click.option("--hardware-override", "overrides", multiple=True, metavar="KEY=NUMBER",
+    click.option("--hardware-override", "overrides", multiple=True, metavar="KEY=VALUE",
                  help="What differs on your machine: host_ram_gib, nvme_gb, sockets, ... May be repeated."),
     click.option("--method", type=click.Choice(_METHODS), help="What to train.  [default: the fastest that fits]"),
     click.option("--sequence-len", type=click.IntRange(16, 2**24), metavar="TOKENS",
@@ -151,10 +151,15 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, float]:
     out: dict[str, float] = {}
     for text in pairs:
         key, value = _pair("--hardware-override", text)
+        if value.lower() in ("true", "false"):
+            out[key] = value.lower() == "true"
+            continue
         try:
             out[key] = float(value)
         except ValueError:
-            raise RecipegenError(f"--hardware-override {key} is {value[:40]!r}; it must be a number") from None
+            raise RecipegenError(
+                f"--hardware-override {key} is {value[:40]!r}; it must be a number, true or false"
+            ) from None
     return out
 
 

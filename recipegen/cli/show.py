@@ -12,7 +12,7 @@ import click
 
 from recipegen import __version__
 from recipegen.spec import Alternative, Decision, Estimate, Recipe, Term, Verdict
-from recipegen.spec.plain import plain
+from recipegen.formats.plain import to_plain as plain
 from recipegen.spec.units import GIB, gb, gib, seconds
 
 FORMAT_VERSION = 1

@@ -77,8 +77,9 @@ def _cached(hub_id: str) -> Path | None:
     except OSError:
         return None
     ordered = sorted(snapshots, key=lambda p: p.name != main)
-    return next((p for p in ordered if (p / "tokenizer.json").is_file() or (p / "tokenizer_config.json").is_file()),
-                None)
+    return next(
+        (p for p in ordered if (p / "tokenizer.json").is_file() or (p / "tokenizer_config.json").is_file()), None
+    )
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
@@ -87,7 +88,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     special = _json(folder / "special_tokens_map.json")
     by_id: dict[int, str] = {}
     decoder = config.get("added_tokens_decoder")
-    for number, token in (decoder.items() if isinstance(decoder, dict) else ()):
+    for number, token in decoder.items() if isinstance(decoder, dict) else ():
         text = _content(token)
         if text and str(number).isdigit():
             by_id[int(number)] = text
@@ -163,7 +164,7 @@ class ChatTemplate:
     def render(self, turns: Sequence[dict[str, Any]], tools: object = None) -> str:
         """The text of a conversation. Raises TemplateRefused."""
         try:
-            return self._template.render(messages=turns, tools=tools, add_generation_prompt=False, **self._tokens)
+            return str(self._template.render(messages=turns, tools=tools, add_generation_prompt=False, **self._tokens))
         except TemplateRefused:
             raise
         except Exception as error:  # a template may fail in any way a program can
@@ -225,8 +226,8 @@ def _from_catalogue(model: ModelSpec) -> EndOfTurn:
     unverified = "the end-of-turn token is from the catalogue: the tokenizer's files are not at hand to verify it"
     if not tokens:
         unverified = (
-            "the end-of-turn token is not known: the tokenizer's files are not at hand; check that the model's template "
-            "ends a turn with its end-of-sequence token"
+            "the end-of-turn token is not known: the tokenizer's files are not at hand; check that the model's "
+            "template ends a turn with its end-of-sequence token"
         )
     if model.instruct:
         return EndOfTurn("tokenizer_default", tokens, (unverified,))
@@ -235,8 +236,15 @@ def _from_catalogue(model: ModelSpec) -> EndOfTurn:
         name = name or facts()["last_resort_template"]
         return EndOfTurn(name, tokens, (f"a base model: the template {name} is used, no token is added", unverified))
     end = _ends(name, model.eos_token)
-    return EndOfTurn(name, end or tokens, (f"a base model: its family's template {name} is used, no token is added",
-                                           _untrained(end, model.eos_token), unverified))
+    return EndOfTurn(
+        name,
+        end or tokens,
+        (
+            f"a base model: its family's template {name} is used, no token is added",
+            _untrained(end, model.eos_token),
+            unverified,
+        ),
+    )
 
 
 def _ends(name: str, eos: str | None) -> tuple[str, ...]:
@@ -249,8 +257,8 @@ def _untrained(end: Sequence[str], eos: str | None) -> str:
     if not end or list(end) == [eos]:
         return "the end of a turn is the end-of-sequence token, which the base model knows"
     return (
-        f"{' '.join(end)} exists in the base tokenizer but the base model has hardly seen it; a full fine-tune learns it, "
-        "an adapter on linear layers learns to write it only through its hidden states"
+        f"{' '.join(end)} exists in the base tokenizer but the base model has hardly seen it; a full fine-tune learns "
+        "it, an adapter on linear layers learns to write it only through its hidden states"
     )
 
 
@@ -259,7 +267,8 @@ def _from_family(model: ModelSpec, files: TokenizerFiles) -> EndOfTurn:
     templates: dict[str, Any] = facts()["templates"]
     names = [model.chat_template] if model.chat_template in templates else []
     names += [name for name, t in templates.items() if not t.get("by_name")]
-    chosen = next((n for n in names if n and set(templates[n]["needs"]) <= files.added), facts()["last_resort_template"])
+    fitting = (name for name in names if name and set(templates[name]["needs"]) <= files.added)
+    chosen: str = next(fitting, facts()["last_resort_template"])
     end = _ends(chosen, files.eos or model.eos_token)
     notes = [f"the tokenizer has no chat template: {chosen} is used, whose tokens it has; no token is added"]
     if model.chat_template and model.chat_template != chosen:
@@ -276,7 +285,7 @@ def _from_template(model: ModelSpec, files: TokenizerFiles, template: ChatTempla
     notes: list[str] = []
     for answer in _ANSWERS:
         start = text.find(answer)
-        tail = text[start + len(answer):] if start >= 0 else ""
+        tail = text[start + len(answer) :] if start >= 0 else ""
         token = _first_token(tail.partition("qzquestion")[0], known)
         if token and token not in found:
             found.append(token)

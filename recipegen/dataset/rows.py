@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 from recipegen.dataset.facts import facts, limit
 from recipegen.dataset.files import DataFile, Kind
-from recipegen.dataset.problems import Problems, shown
+from recipegen.dataset.problems import shown
 from recipegen.spec import RecipegenError
 
 Progress = Callable[[int, int], None]
@@ -36,14 +36,14 @@ def rows(file: DataFile, progress: Progress | None = None) -> Iterator[Row]:
 
     Raises RecipegenError where reading cannot go on (a broken array, archive or quote, a row over the bound).
     """
-    reader = {Kind.JSONL: _jsonl, Kind.JSON_ARRAY: _json_array, Kind.CSV: _csv, Kind.PARQUET: _parquet}[file.kind]
+    readers = {Kind.JSONL: _jsonl, Kind.JSON_ARRAY: _json_array, Kind.CSV: _csv}
     every = limit("progress_rows")
     try:
         if file.kind is Kind.PARQUET:
             yield from _parquet(file, progress)
             return
         with file.open() as (stream, raw):
-            for number, row in enumerate(reader(file, stream), 1):  # type: ignore[arg-type]
+            for number, row in enumerate(readers[file.kind](file, stream), 1):
                 yield row
                 if progress and number % every == 0:
                     progress(raw.tell(), file.size_bytes)
@@ -175,17 +175,16 @@ def _json_array(file: DataFile, stream: IO[bytes]) -> Iterator[Row]:
     if token() != "[":
         raise stop("an array of objects is needed")
     position += 1
-    first = True
+    last = ""
     while True:
         here = token()
         if here == "]":
-            if not first and last == ",":
+            if last == ",":
                 raise stop("not valid JSON: an array cannot end with a comma")
             position += 1
             if token():
                 raise stop("not valid JSON: text after the end of the array")
             return
-        first = False
         if here == "":
             raise stop("not valid JSON: the array does not end; the file is cut off")
         if here != "{":
@@ -221,7 +220,7 @@ def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[Row]:
     before = csv.field_size_limit(bound)
     reader = None
     try:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")  # type: ignore[type-var]
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         reader = csv.reader(_text_lines(file, text), strict=True)
         header = next(reader, None)
         if header is None:
@@ -242,8 +241,9 @@ def _csv(file: DataFile, stream: IO[bytes]) -> Iterator[Row]:
         raise RecipegenError(_not_utf8(error), where=where) from None
     except csv.Error as error:
         where = f"{file.name}:{reader.line_num if reader else 1}"
-        raise RecipegenError(f"not valid CSV: {error}", where=where, fix='Quote fields with " and double it inside.') \
-            from None
+        raise RecipegenError(
+            f"not valid CSV: {error}", where=where, fix='Quote fields with " and double it inside.'
+        ) from None
     finally:
         csv.field_size_limit(before)
 
@@ -280,6 +280,8 @@ class CsvTypes:
     def __init__(self) -> None:
         self._missing = frozenset(facts()["csv"]["missing"])
         self._booleans = frozenset(facts()["csv"]["booleans"])
+        self._deciding = int(facts()["csv"]["rows_that_decide"])
+        self._rows = 0
         self._text: set[str] = set()
         self._seen: set[str] = set()
 
@@ -288,6 +290,10 @@ class CsvTypes:
         return value in self._missing
 
     def see(self, columns: tuple[str, ...], row: dict[str, Any]) -> None:
+        """Looks at the values of a row; the loader decides by its first chunk, and so does this."""
+        self._rows += 1
+        if self._rows > self._deciding:
+            return
         for name in columns:
             value = row.get(name)
             if name in self._text or not isinstance(value, str) or value in self._missing:
@@ -343,6 +349,3 @@ def _parquet(file: DataFile, progress: Progress | None = None) -> Iterator[Row]:
         raise
     except Exception as error:
         raise RecipegenError(f"cannot be read after row {done}: {error}", where=file.name) from None
-
-
-__all__ = ["CsvTypes", "Problems", "Progress", "Row", "count_rest", "json_object", "rows"]

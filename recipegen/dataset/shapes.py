@@ -36,8 +36,11 @@ class Shape:
     @property
     def label(self) -> str:
         """`sharegpt (conversations: from, value)`."""
-        names = [f"{self.columns[p]}" for p in ("messages", "segments", "text", "prompt", "context", "answer")
-                 if p in self.columns]
+        names = [
+            f"{self.columns[p]}"
+            for p in ("messages", "segments", "text", "prompt", "context", "answer")
+            if p in self.columns
+        ]
         inner = [self.columns[p] for p in ("role", "content") if p in self.columns]
         return f"{self.format.value} ({', '.join(names)}{': ' + ', '.join(inner) if inner else ''})"
 
@@ -172,8 +175,9 @@ class Checker:
             value = row.get(columns.get(part, part)) if part in columns or part == "system" else None
             if value is not None and not isinstance(value, str):
                 return f"the field {shown(columns.get(part, part))} must be text, but is {_kind(value)}"
-        if "prompt" in columns and not row[columns["prompt"]].strip() and not _has_text(row, columns.get("context", "")):
-            return f"the field {shown(columns['prompt'])} is empty"
+        prompt = columns.get("prompt")
+        if prompt and not row[prompt].strip() and not _has_text(row, columns.get("context", "")):
+            return f"the field {shown(prompt)} is empty"
         return ""
 
     # ---- segments of Axolotl's input_output
@@ -254,8 +258,10 @@ class Checker:
             if not isinstance(part, dict):
                 return f"message {number}: a part of its content must be an object, but is {_kind(part)}"
             if part.get("type") not in (None, "text") or not isinstance(part_text(part), str):
-                return f"message {number}: only text is trained, but its content has a part of type " \
+                return (
+                    f"message {number}: only text is trained, but its content has a part of type "
                     f"{shown(part.get('type'))}"
+                )
         return ""
 
     def _spoken(self, turn: dict[str, Any]) -> bool:
@@ -277,6 +283,12 @@ def _has_text(row: dict[str, Any], name: str) -> bool:
 
 
 def _kind(value: object) -> str:
-    names: dict[type, str] = {list: "a list", dict: "an object", str: "text", bool: "a boolean",
-                              int: "a number", float: "a number"}
+    names: dict[type, str] = {
+        list: "a list",
+        dict: "an object",
+        str: "text",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
     return names.get(type(value), "null" if value is None else type(value).__name__)

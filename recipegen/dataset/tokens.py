@@ -13,7 +13,7 @@ from recipegen.spec import ModelSpec, RecipegenError
 
 
 class TokenCounter(Protocol):
-    """`count` gives tokens per text, without the tokens a tokenizer puts around it; `begin` those at the start of one."""
+    """`count` gives the tokens of each text alone; `begin` is how many the tokenizer puts before a text."""
 
     basis: str
     begin: int
@@ -54,7 +54,7 @@ class EstimatedTokens:
         self._per_character = {name: 1.0 / value for name, value in table[self.size].items()}
         self.note = (
             "lengths are estimated from characters (no tokenizer at hand) and lie on the high side: about "
-            f"{table[self.size]['letter']} Latin letters, 1 digit or {table[self.size]['han']} Chinese characters a token"
+            f"{table[self.size]['letter']} Latin letters, 1 digit or {table[self.size]['han']} Chinese characters each"
         )
 
     def count(self, texts: Sequence[str]) -> list[int]:

@@ -50,7 +50,6 @@ def build(s: Setting, c: Choice) -> Recipe:
     request, gpu = s.request, s.cluster.gpu
     kind = defaults["adapter" if c.method.is_adapter else "full"]
     p = Parallelism.of(c.strategy, s.cluster.nodes, s.cluster.node.gpu_count, c.dp_shard)
-    precision = s.stack.precision(request.trainer, c.strategy, c.method, c.optimizer, c.load_dtype)
     attention, memory, packing_ok, _ = s.stack.attention(gpu, s.model, _wants_packing(s))
     if "attention" in s.pins:
         memory = s.stack.attention_memory(s.pins["attention"], gpu, s.model)
@@ -58,6 +57,7 @@ def build(s: Setting, c: Choice) -> Recipe:
     packing = packing_ok and _wants_packing(s)
     if "packing" in s.pins:
         packing = s.pins["packing"]
+    precision = s.stack.precision(request.trainer, c.strategy, c.method, c.optimizer, c.load_dtype, attention)
     global_batch = c.micro_batch_size * c.gradient_accumulation * p.data_parallel_ranks
     epochs = request.epochs or s.pins.get("epochs") or float(kind["epochs"])
     steps = s.pins.get("max_steps") or _total_steps(s, global_batch, packing, epochs)

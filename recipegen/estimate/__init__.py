@@ -1,0 +1,46 @@
+"""What a recipe costs: pure functions of (model, cluster, recipe, stack). No I/O beyond the catalogue's constants.
+
+`estimate` gives GPU memory by phase and term, host memory, disk, traffic and time; docs/estimates.md explains the
+formulas, what they were checked against and what they leave out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recipegen.estimate.batch import largest_micro_batch
+from recipegen.estimate.dataset_size import training_data
+from recipegen.estimate.disk import disk
+from recipegen.estimate.host import host_memory
+from recipegen.estimate.memory import gpu_memory
+from recipegen.estimate.symbols import symbols
+from recipegen.estimate.time import step_time
+from recipegen.estimate.traffic import moves
+from recipegen.spec import Cluster, Estimate, ModelSpec, Recipe, Traffic
+
+if TYPE_CHECKING:
+    from recipegen.catalog.stack import Stack
+
+__all__ = ["estimate", "largest_micro_batch"]
+
+
+def estimate(model: ModelSpec, cluster: Cluster, recipe: Recipe, stack: Stack) -> Estimate:
+    """Everything a recipe costs on a cluster.
+
+    Bytes are per GPU (memory, traffic) or per node (host, disk); seconds are of one optimizer step. The verdict is the
+    GPU's; host memory and disk have capacities beside them, and rules of their own.
+    """
+    x = symbols(model, recipe, stack, triton=cluster.gpu.triton)
+    gpu = gpu_memory(x, cluster.gpu.memory_bytes)
+    data = training_data(recipe)
+    travel = moves(x, cluster)
+    return Estimate(
+        gpu=gpu,
+        host=host_memory(x, recipe, model, cluster),
+        disk=disk(x, recipe, model, cluster, data),
+        traffic=Traffic(tuple(m for m in travel.all if m.bytes_per_step)),
+        time=step_time(x, recipe, cluster, travel, data),
+        verdict=gpu.verdict,
+        total_parameters=x.shape.N,
+        trainable_parameters=x.n_t,
+    )

@@ -24,7 +24,7 @@ def attention_saved(x: Symbols) -> float:
     if x.attention is AttentionMemory.FLASH:
         return 4 * a.q + 4 * a.kv + 4 * a.A  # q, k, v, output in bf16; one fp32 log-sum-exp per head
     if x.attention is AttentionMemory.MASKED:
-        return 8 * a.q + 4 * a.A  # keys and values repeated to q width: sdpa has no GQA with a mask
+        return 10 * a.q + 4 * a.A  # keys and values repeated to q width: sdpa has no GQA with a mask
     return 8 * a.q + 6 * a.A * x.s  # eager: k, v repeated; the fp32 softmax and its bf16 copy, s x s per head
 
 
@@ -104,6 +104,6 @@ def working_set(x: Symbols) -> float:
         mid = x.T * per_token
         end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv)
     if x.attention is AttentionMemory.EAGER:
-        # softmax backward: probabilities twice, their gradient in bf16 and fp32, the result, s x s per head
-        end = max(end, x.T * (8 * a.H + 8 * a.q + 18 * a.A * x.s))
+        # softmax backward: fp32 probabilities, their gradient, the result, and bf16 copies, s x s per head
+        end = max(end, x.T * (8 * a.H + 8 * a.q + 13 * a.A * x.s))
     return max(mid, end)

@@ -20,7 +20,7 @@ LASTING = frozenset(
         "master_weights",
         "optimizer_states",
         "ddp_buckets",
-        "cublas_workspace",
+        "unsharded_model",
     }
 )
 
@@ -40,12 +40,8 @@ def parameter_bytes(x: Symbols) -> float:
         return 0.0
     if x.strategy is Strategy.ZERO2:
         return stored_parameter_bytes(x) / x.tp
-    N, Q = x.shape.N, x.shape.Q if x.quantised else 0
-    experts = x.shape.X * x.shape.moe_layers if x.fsdp else 0
-    even = stored_parameter_bytes(x) - x.p * experts if not (Q and Q > N - experts) else stored_parameter_bytes(x)
-    if even == stored_parameter_bytes(x):
-        return even / x.S
-    return (even + x.p * experts * x.padding) / x.S
+    experts = x.p * x.shape.X * x.shape.moe_layers
+    return (stored_parameter_bytes(x) - experts + experts * x.padding) / x.S
 
 
 def trainable_on_gpu(x: Symbols) -> float:
@@ -67,8 +63,7 @@ def state_bytes(x: Symbols) -> float:
     """Optimizer moments and compensation; the moments of modules kept in fp32 are fp32."""
     if x.state_offload != "none":
         return 0.0
-    follows_parameter = x.full and x.o in (2 * Dtype.BF16.bytes, 3 * Dtype.BF16.bytes)
-    fp32 = 2 * (Dtype.FP32.bytes - Dtype.BF16.bytes) * x.n_fp32 / x.S if follows_parameter else 0.0
+    fp32 = x.o_fp32 * x.n_fp32 / x.S
     return x.o * trainable_on_gpu(x) + fp32
 
 

@@ -155,8 +155,13 @@ def total(model: ModelSpec) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """Parameters that one token passes: of the experts only the chosen ones. The N of 6 N FLOPs per token, text only."""
-    return text(model) - _inactive(model)
+    """Parameters that multiply one token: the N of 6 N FLOPs. Of the experts the chosen ones, and no table look-up.
+
+    The text model only. A tied embedding counts once, as the head; published "active" counts of some MoE models
+    include the look-up table.
+    """
+    lookup = 0 if model.tie_word_embeddings else embedding(model)
+    return text(model) - lookup - _inactive(model)
 
 
 def _inactive(model: ModelSpec) -> int:

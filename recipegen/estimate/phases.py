@@ -47,7 +47,6 @@ BASIS = {
     "master_weights": f"{_DEEPSPEED}: a separate fp32 copy",
     "optimizer_states": "moments and compensation per trainable parameter",
     "ddp_buckets": "torch DistributedDataParallel, gradient_as_bucket_view off",
-    "cublas_workspace": "catalog/planning.yaml",
     "gradients": "gradient dtype x trainable parameters / shard degree",
     "unsharded_gradients": f"{_FSDP2}: no_sync accumulates whole gradients on every GPU",
     "reduced_shards": f"{_FSDP2}: hybrid shard keeps the all-reduce inputs until backward ends",
@@ -86,7 +85,7 @@ def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     whole = gradient_bytes(x)
     done = layers_done / x.shape.L
     layer_share = x.n_l * x.shape.L / x.n_t if x.n_t else 0.0  # the root's gradients come at the end
-    now = whole * min(layer_share, 1.0) * done
+    now = x.g * trainable_on_gpu(x) * min(layer_share, 1.0) * done
     if x.zero2 or x.zero3:
         return {"gradients": whole}  # the partition is allocated as a whole
     if x.accumulation == 1:
@@ -103,8 +102,8 @@ def _gathered(x: Symbols, *, layers: int, layers_left: float) -> dict[str, float
     if x.fsdp:
         root = {"root_group": x.c * x.shape.P_r}
         if not x.reshard_after_forward:
-            return root | {"gathered_layers": x.gathered_layer_bytes * layers_left}
-        return root | {"gathered_layers": x.gathered_layer_bytes * layers}
+            return root | {"gathered_layers": x.layer_bytes * layers_left}
+        return root | {"gathered_layers": x.layer_bytes * layers}
     if x.zero3 and x.deepspeed:
         most = x.shape.P_l + x.deepspeed.prefetch_bucket_size + x.shape.V * x.shape.H
         return {"gathered_parameters": x.c * min(x.shape.N, max(planning().zero3_live_parameters, most))}
@@ -168,9 +167,12 @@ def _forward(x: Symbols, base: dict[str, float]) -> Phase:
 
 def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
     whole = direction == "forward" or not x.checkpointing
+    # forward still holds the all-gather's output of the last layer
+    last = {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
     return _phase(
         f"loss_{direction}",
         base,
+        last,
         _gradients(x, 0) if x.accumulation > 1 or x.deepspeed else {},
         _gathered(x, layers=1, layers_left=x.shape.L),
         _buckets(x),
@@ -182,6 +184,8 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
 def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, left: float) -> Phase:
     a = x.shape
     head = (x.c if x.fsdp or x.deepspeed else max(x.g, Dtype.FP32.bytes if x.head_fp32 else 0)) * a.V * a.H
+    if x.unsharded_accumulation and x.d == x.c:
+        head = 0.0  # added in place to the unsharded gradients
     # the previous layer's gradients are still in the reduce-scatter's input
     scatter = x.d * x.n_l_padded if x.fsdp and done > 0 else 0.0
     layers = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
@@ -213,7 +217,7 @@ def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
         left = {"unsharded_gradients": x.d * P_r} if x.unsharded_accumulation else {}
         gradients = {k: v for k, v in gradients.items() if k != "unsharded_gradients"} | left
         out = [
-            _phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d + x.c) * P_r, fresh)})
+            _phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})
         ]
         if a.tied:
             out.append(
@@ -259,14 +263,18 @@ def _save(x: Symbols, base: dict[str, float]) -> Phase:
 
 def phases(x: Symbols) -> tuple[Phase, ...]:
     """Every moment at which a step can peak, in the order of time."""
-    base = lasting(x) | {"cublas_workspace": 0.0}
+    base = lasting(x)
     L = x.shape.L
     out = (
         _load(x),
         _forward(x, base),
         _loss(x, base, "forward"),
         _loss(x, base, "backward"),
-        _layer_backward(x, base, "layer_backward_first", 0, L),
+        # the very first one has no reduce-scatter behind it, the second has one layer's activations less
+        max(
+            (_layer_backward(x, base, "layer_backward_first", done, L - done) for done in (0, 1)),
+            key=lambda phase: phase.bytes,
+        ),
         _layer_backward(x, base, "layer_backward_last", L - 2, 2),
         *_root(x, base),
         _optimizer_step(x, base),

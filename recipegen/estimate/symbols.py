@@ -3,7 +3,7 @@
 Shapes      H hidden size, F MLP width (of one expert), V vocabulary, L decoder layers, q = heads x head_dim,
             kv = key-value heads x head_dim, A heads, D head_dim, E experts, k experts per token
 Parameters  N all, P_l largest decoder layer, P_r root (embeddings, head, final norm), X experts of one layer,
-            Q quantised in all, n adapter, n_t trainable in all, n_l trainable of one layer
+            Q quantised in all (Q_l in one layer), n adapter, n_t trainable in all, n_l trainable of one layer
 Batch       T tokens per GPU and micro-batch, s tokens of one sequence
 Ranks       S shard degree: ranks that split parameters, gradients and states. W world size
 Bytes of one element
@@ -60,6 +60,7 @@ class Shape:
     X: int
     moe_layers: int
     Q: int
+    Q_l: int
     norm_parameters: int
 
 
@@ -67,16 +68,8 @@ class Shape:
 def shape(model: ModelSpec) -> Shape:
     """The symbols of a model; computed once per model."""
     H = model.hidden_size
-    N = parameters.total(model)
-    P_r = parameters.root(model)
     moe = model.moe
-    X = 0
-    if moe:
-        matrices = 3 if model.gated_mlp else 2
-        X = moe.num_experts * matrices * H * moe.intermediate_size
-        if moe.expert_bias:
-            X += moe.num_experts * ((matrices - 1) * moe.intermediate_size + H)
-    norm = H * (2 if model.norm_bias else 1)
+    tensors = parameters.expert_tensors(model)
     return Shape(
         H=H,
         F=moe.intermediate_size if moe else model.intermediate_size,
@@ -92,14 +85,15 @@ def shape(model: ModelSpec) -> Shape:
         qk_norm=model.qk_norm is not QkNorm.NONE,
         softcap=model.logit_softcap,
         tied=model.tie_word_embeddings,
-        N=N,
+        N=parameters.total(model),
         N_active=parameters.active_parameters(model),
         P_l=parameters.per_layer(model),
-        P_r=P_r,
-        X=X,
-        moe_layers=model.num_hidden_layers - moe.first_dense_layers if moe else 0,
+        P_r=parameters.root(model) + model.extra_parameters,  # what is outside the decoder is in FSDP2's root group
+        X=sum(math.prod(size) for name, size in tensors.items() if name.startswith("experts.")),
+        moe_layers=model.num_hidden_layers - parameters.dense_layers(model) if moe else 0,
         Q=parameters.quantised_parameters(model),
-        norm_parameters=norm * (model.norms_per_layer * model.num_hidden_layers + 1),
+        Q_l=parameters.quantised_per_layer(model),
+        norm_parameters=parameters.norm(model) * (model.norms_per_layer * model.num_hidden_layers + 1),
     )
 
 
@@ -132,8 +126,9 @@ class Symbols:
     o: float
     m: float
     f: float
-    #: parameters of the modules kept in fp32 beside bf16 ones, and which of them are the embeddings and the head
+    #: parameters of the modules kept in fp32 beside bf16 ones, and what their states take more than the others'
     n_fp32: int
+    o_fp32: float
     embeddings_fp32: bool
     head_fp32: bool
     fp32_parameters: bool
@@ -195,14 +190,9 @@ class Symbols:
     @property
     def layer_bytes(self) -> float:
         """One gathered decoder layer in compute dtype; quantised linears stay packed, half a byte each."""
-        packed = self.shape.Q / self.shape.L if self.quantised else 0.0
+        packed = self.shape.Q_l if self.quantised else 0
         adapters = 0.0 if self.full else self.c * self.n_l
-        return self.c * (self.shape.P_l - packed) + Dtype.NF4.bytes * packed + adapters
-
-    @property
-    def gathered_layer_bytes(self) -> float:
-        """The all-gather's output of one layer: as `layer_bytes`, padded."""
-        return self.layer_bytes + self.c * (self.layer - self.shape.P_l)
+        return self.c * (self.layer - packed) + Dtype.NF4.bytes * packed + adapters
 
     @property
     def n_l_padded(self) -> float:
@@ -227,7 +217,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
     one_process = strategy in (Strategy.SINGLE, Strategy.DDP)
     fp32 = pre.parameters is Dtype.FP32
     sharding = strategy.is_fsdp or strategy in (Strategy.ZERO3_CPU, Strategy.ZERO3_NVME)
-    moments = float(facts.state_bytes_per_parameter(pre.states))
+    o = facts.state_bytes_per_parameter(pre.states) + (pre.compensation.bytes if pre.compensation else 0.0)
     return Symbols(
         shape=x,
         strategy=strategy,
@@ -246,10 +236,11 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         g=pre.gradients.bytes,
         d=pre.reduction.bytes,
         c=pre.compute.bytes,
-        o=moments + (pre.compensation.bytes if pre.compensation else 0.0),
+        o=o,
         m=pre.master.bytes if pre.master else 0.0,
-        f=float(facts.temporary_bytes_per_parameter(pre.trainable)),
+        f=facts.temporary_bytes_per_parameter(pre.trainable),
         n_fp32=n_fp32,
+        o_fp32=facts.moments * Dtype.FP32.bytes - o if full and facts.states == "parameter" else 0.0,
         embeddings_fp32=embeddings,
         head_fp32=head,
         fp32_parameters=fp32,

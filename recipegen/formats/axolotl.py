@@ -121,6 +121,8 @@ def write(recipe: Recipe, model: ModelSpec, reasons: Mapping[str, str]) -> str:
 def _reasons(written: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:
     """Reasons by dotted key of axolotl.yaml."""
     notes = {key: reason for key, reason in _CONSTANT.items() if key.split(".")[0] in written}
+    if not written["sample_packing"]:
+        del notes["eval_sample_packing"]
     for key, paths in FIELDS.items():
         reason = next((reasons[path] for path in paths if reasons.get(path)), None)
         if reason:

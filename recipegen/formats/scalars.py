@@ -39,7 +39,7 @@ def scalar(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
-        return str(value)
+        return _integer(value)
     if isinstance(value, float):
         return _float(value)
     if isinstance(value, str):
@@ -49,6 +49,13 @@ def scalar(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return "[" + ", ".join(scalar(item) for item in value) + "]"
     raise RecipegenError(f"a value of type {type(value).__name__} cannot be written as YAML: {value!r:.80}")
+
+
+def _integer(value: int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python prints integers of up to 4300 digits
+        raise RecipegenError("a number with thousands of digits cannot be written") from None
 
 
 def _float(value: float) -> str:

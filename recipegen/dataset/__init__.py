@@ -1,0 +1,21 @@
+"""Recognise, count and measure a data file."""
+
+from recipegen.dataset.chat_template import EndOfTurn, end_of_turn
+from recipegen.dataset.entry import with_path
+from recipegen.dataset.lengths import LossReport, loss_report, propose_sequence_len, summarise
+from recipegen.dataset.measure import measure
+from recipegen.dataset.packing import packing_efficiency, steps_per_epoch, validation_rows
+
+__all__ = [
+    "EndOfTurn",
+    "LossReport",
+    "end_of_turn",
+    "loss_report",
+    "measure",
+    "packing_efficiency",
+    "propose_sequence_len",
+    "steps_per_epoch",
+    "summarise",
+    "validation_rows",
+    "with_path",
+]

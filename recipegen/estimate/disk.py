@@ -1,0 +1,39 @@
+"""Disk per node: the download, the prepared data, the checkpoints that are kept, and swap.
+
+A checkpoint holds parameters and optimizer states: full N (t + o + m), adapter n (t + o + m). It is counted whole for
+each node, which is right for a shared folder and an upper bound for local ones.
+"""
+
+from __future__ import annotations
+
+from recipegen.catalog.planning import planning
+from recipegen.estimate.dataset_size import Training
+from recipegen.estimate.lasting import stored_parameter_bytes
+from recipegen.estimate.symbols import Symbols
+from recipegen.spec import Cluster, Disk, Dtype, ModelSpec, Recipe
+
+
+def checkpoint_bytes(x: Symbols, recipe: Recipe) -> int:
+    """One checkpoint: weights, and optimizer states unless only the model is saved."""
+    weights = stored_parameter_bytes(x) if x.full else x.t * x.n
+    states = 0.0 if recipe.saving.save_only_model else (x.o + x.m) * x.n_t
+    consolidated = x.c * x.shape.N if x.full and x.zero3 and x.deepspeed and x.deepspeed.save_16bit_model else 0.0
+    return round(weights + states + consolidated)
+
+
+def disk(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster, data: Training | None) -> Disk:
+    """Bytes on the disk of one node."""
+    swap = 0.0
+    if x.state_offload == "nvme":  # master, moments and the gradient of every parameter
+        swap += (x.o + x.m + Dtype.FP32.bytes) * x.n_t / cluster.nodes
+    if x.deepspeed and x.deepspeed.offload_param == "nvme":
+        swap += stored_parameter_bytes(x) / cluster.nodes
+    tokens = data.tokens if data else 0.0
+    return Disk(
+        download_bytes=model.download_bytes or round(Dtype.BF16.bytes * x.shape.N),
+        prepared_bytes=round(tokens * planning().prepared_bytes_per_token),
+        checkpoint_bytes=checkpoint_bytes(x, recipe),
+        checkpoints_kept=recipe.saving.save_total_limit + 1,
+        swap_bytes=round(swap),
+        capacity_bytes=cluster.node.nvme_bytes,
+    )

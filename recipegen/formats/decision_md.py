@@ -1,0 +1,150 @@
+"""DECISION.md: the verdict, the memory budget per GPU, what else was weighed, and what cannot be known from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipegen.formats.rendering import render
+from recipegen.spec import Decision, Recipe, Verdict
+from recipegen.spec.units import gb, gib, seconds
+
+_VERDICTS = {
+    Verdict.FITS: "fits",
+    Verdict.TIGHT: "tight: inside the error band of the estimate",
+    Verdict.DOES_NOT_FIT: "does not fit",
+    Verdict.UNKNOWN: "unknown",
+}
+# Holds for every recipe: no GPU was touched.
+_UNVERIFIED = (
+    "The step time is an estimate: no GPU was measured. Compare the first logged steps with it.",
+    "Peak reserved memory depends on fragmentation and on what else uses the GPU (a desktop, another job).",
+    "Driver, IOMMU, ACS and cabling of this machine were not seen; they decide the bandwidth between GPUs.",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; every cell is text."""
+
+    cells: tuple[str, ...]
+
+
+def write(decision: Decision) -> str:
+    """The text of DECISION.md."""
+    return render(
+        "DECISION.md.j2",
+        decision=decision,
+        recipe=decision.recipe,
+        verdict=_VERDICTS[decision.verdict],
+        summary=summary(decision.recipe),
+        budget=_budget(decision),
+        phases=_phases(decision),
+        host=_host(decision),
+        disk=_disk(decision),
+        traffic=_traffic(decision),
+        time=_time(decision),
+        reasons=[Row((path, reason)) for path, reason in decision.reasons.items()],
+        alternatives=[
+            Row((summary(other.recipe), other.verdict.value.replace("_", " "), other.reason))
+            for other in decision.alternatives
+        ],
+        unverified=_unverified(decision),
+    )
+
+
+def summary(recipe: Recipe) -> str:
+    """`LoRA r=16, FSDP2 full shard, micro-batch 2 x accumulation 4, adamw_torch_fused, pure bf16`."""
+    names = {"full": "full fine-tune", "lora": "LoRA", "qlora": "QLoRA"}
+    method = names[recipe.method.value] + (f" r={recipe.adapter.r}" if recipe.adapter else "")
+    return (
+        f"{method}, {recipe.parallelism.strategy.label}, micro-batch {recipe.micro_batch_size} x accumulation "
+        f"{recipe.gradient_accumulation}, sequence {recipe.sequence_len}, {recipe.optimizer.name}, "
+        f"{recipe.precision.label.value}"
+    )
+
+
+def _budget(decision: Decision) -> list[Row]:
+    """The terms of the peak phase, the largest first, then the totals."""
+    gpu = decision.estimate.gpu
+    rows = [
+        Row((term.name, gib(term.bytes), term.basis))
+        for term in sorted(gpu.terms, key=lambda term: -term.bytes)
+        if term.bytes
+    ]
+    rows.append(Row(("peak allocated", gib(gpu.peak_allocated_bytes), f"in the phase {gpu.phase}")))
+    band = f"planning value; {gib(gpu.reserved_low_bytes)} to {gib(gpu.reserved_high_bytes)}"
+    rows.append(Row(("peak reserved", gib(gpu.peak_reserved_bytes), band)))
+    rows.append(Row(("capacity", gib(gpu.capacity_bytes), f"{decision.cluster.gpu.name}, as PyTorch sees it")))
+    return rows
+
+
+def _phases(decision: Decision) -> list[Row]:
+    return [Row((phase.name, gib(phase.bytes))) for phase in decision.estimate.gpu.phases]
+
+
+def _host(decision: Decision) -> list[Row]:
+    host = decision.estimate.host
+    return [
+        Row(("while loading", gib(host.load_peak_bytes))),
+        Row(("while training", gib(host.steady_bytes))),
+        Row(("capacity", gib(host.capacity_bytes))),
+    ]
+
+
+def _disk(decision: Decision) -> list[Row]:
+    disk = decision.estimate.disk
+    checkpoints = disk.checkpoint_bytes * disk.checkpoints_kept
+    rows = [
+        Row(("model download", gb(disk.download_bytes))),
+        Row(("tokenized data", gb(disk.prepared_bytes))),
+        Row((f"{disk.checkpoints_kept} checkpoints of {gb(disk.checkpoint_bytes)}", gb(checkpoints))),
+    ]
+    if disk.swap_bytes:
+        rows.append(Row(("NVMe offload", gb(disk.swap_bytes))))
+    rows.append(Row(("together", gb(disk.total_bytes))))
+    rows.append(Row(("free, as the profile says", gb(disk.capacity_bytes))))
+    return rows
+
+
+def _traffic(decision: Decision) -> list[Row]:
+    return [
+        Row(
+            (
+                f"{item.operation.replace('_', ' ')} of {item.what}",
+                item.group,
+                f"{item.count_per_step}",
+                gb(item.bytes_per_step),
+                seconds(item.seconds),
+            )
+        )
+        for item in decision.estimate.traffic.collectives
+    ]
+
+
+def _time(decision: Decision) -> list[Row]:
+    time = decision.estimate.time
+    rows = [
+        Row(("one optimizer step", seconds(time.step_s))),
+        Row(("bound by", time.bound_by)),
+        Row(("throughput, all GPUs", f"{time.tokens_per_s:,.0f} tokens/s")),
+    ]
+    if time.steps_per_epoch is not None:
+        rows.append(Row(("steps per epoch", f"{time.steps_per_epoch:,}")))
+    if time.epoch_s is not None:
+        rows.append(Row(("one epoch", seconds(time.epoch_s))))
+    if time.total_s is not None:
+        rows.append(Row(("the whole run", seconds(time.total_s))))
+    return rows
+
+
+def _unverified(decision: Decision) -> list[str]:
+    lines = list(_UNVERIFIED)
+    if decision.model.unconfirmed:
+        lines.append("The model's parameter count has no second source.")
+    if any(spec.rows is None for spec in decision.recipe.datasets):
+        lines.append("The data set was not read, so its rows, lengths and the number of steps are not known.")
+    elif any(spec.lengths is None or spec.lengths.basis != "tokenizer" for spec in decision.recipe.datasets):
+        lines.append("Row lengths were estimated without the model's tokenizer.")
+    if decision.cluster.nodes > 1:
+        lines.append("The network's bandwidth is the profile's, not this network's.")
+    return lines

@@ -1,0 +1,41 @@
+"""README.md of a generated project: run, resume, watch, and what to do when it fails."""
+
+from __future__ import annotations
+
+from recipegen.formats.axolotl import OUTPUT_DIR
+from recipegen.formats.decision_md import summary
+from recipegen.formats.rendering import render
+from recipegen.spec import Decision
+from recipegen.spec.units import gb, gib
+
+_FILES = {
+    "recipe.yaml": "what was asked for; the file to edit",
+    "axolotl.yaml": "the whole recipe for Axolotl, with reasons",
+    "train.py": "the training script; it decides nothing",
+    "train.json": "the whole recipe for train.py",
+    "accelerate.yaml": "which processes start where",
+    "deepspeed.json": "ZeRO settings",
+    "launch.sh": "starts it, on one node or several",
+    "launch.slurm": "the same under Slurm",
+    "requirements.txt": "the exact versions it was made for",
+    "DECISION.md": "verdict, memory budget, alternatives",
+    "recipe.lock": "what made these files, and their digests",
+}
+
+
+def write(decision: Decision, files: tuple[str, ...]) -> str:
+    """The text of README.md. `files` are the names of the generated files."""
+    recipe = decision.recipe
+    return render(
+        "README.md.j2",
+        decision=decision,
+        recipe=recipe,
+        summary=summary(recipe),
+        files=[(name, _FILES[name]) for name in _FILES if name in files],
+        config="axolotl.yaml" if recipe.trainer == "axolotl" else "train.json",
+        output_dir=OUTPUT_DIR,
+        reserved=gib(decision.estimate.gpu.peak_reserved_bytes),
+        capacity=gib(decision.estimate.gpu.capacity_bytes),
+        download=gb(decision.estimate.disk.download_bytes),
+        loss_key="train_loss" if recipe.trainer == "accelerate" else "loss",
+    )

@@ -1,0 +1,88 @@
+"""`recipegen plan`: verdict first, stable JSON, light."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from recipegen.cli.main import run
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schemas/plan.schema.json").read_text())
+BOX = ["--model", "Llama-3.1-8B", "--hardware", "kentino-8x-rtx-5090"]
+
+
+def plan_json(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict]:
+    code = run(["plan", *args, "--format", "json"])
+    out = capsys.readouterr()
+    return code, json.loads(out.out)
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_json_holds_to_its_schema(capsys: pytest.CaptureFixture[str], method: str) -> None:
+    code, document = plan_json(capsys, *BOX, "--method", method)
+    jsonschema.validate(document, SCHEMA)
+    assert code == 0
+    assert document["recipe"]["method"] == method
+
+
+def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", *BOX]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("FITS")
+    assert "GiB" in out
+    assert "bound by" in out
+    assert "Alternatives, and why not" in out
+
+
+def test_what_cannot_fit_exits_1_with_one_line_and_the_binding_term(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["plan", "--model", "Llama-3.1-405B", "--method", "full", "--hardware", "kentino-8x-rtx-pro-6000"])
+    out = capsys.readouterr()
+    assert code == 1
+    assert out.out.startswith("DOES NOT FIT")
+    assert out.err.startswith("does not fit: ")
+    assert out.err.count("\n") == 1
+    assert "Ways out" in out.out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["plan"], "--model"),
+        (["plan", "--model", "Llama-3.1-8B"], "--hardware"),
+        (["plan", "--model", "Llama-3.1-8X", "--hardware", "kentino-8x-rtx-5090"], "Llama-3.1-8B"),
+        (["plan", "--model", "Llama-3.1-8B", "--hardware", "kentino-8x-rtx-5091"], "kentino-8x-rtx-5090"),
+        (["plan", *BOX, "--nodes", "2"], "--network"),
+        (["plan", *BOX, "--set", "lora_r=8"], "adapter.r"),
+        (["plan", *BOX, "--set", "nonsense"], "KEY=VALUE"),
+        (["plan", *BOX, "--learning-rate", "nan"], "learning-rate"),
+        (["plan", *BOX, "--global-batch-size", "12"], "multiple of the 8"),
+        (["plan", *BOX, "--set", "strategy=single"], "not possible on 8 GPUs"),
+        (["plan", *BOX, "--dataset", "no-such-file.jsonl"], "no-such-file.jsonl"),
+        (["plan", *BOX, "--stack", "axolotl-1"], "no such option"),
+        (["plna"], "plan"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], args: list[str], said: str) -> None:
+    assert run(args) == 2
+    err = capsys.readouterr().err
+    assert said.lower() in err.lower()
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_a_plan_imports_nothing_heavy() -> None:
+    """The light tool answers with the standard library, PyYAML and click."""
+    code = (
+        "import sys\nfrom recipegen.cli.main import run\n"
+        "code = run(['plan', '--model', 'Llama-3.3-70B-Instruct', '--method', 'full', '--hardware',"
+        " 'kentino-8x-rtx-pro-6000', '--nodes', '2', '--network', 'roce-100'])\n"
+        "print('MODULES', *sorted({m.split('.')[0] for m in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.rsplit("MODULES", 1)[1].split())
+    heavy = {"torch", "transformers", "accelerate", "axolotl", "peft", "pyarrow", "tokenizers", "huggingface_hub",
+             "pydantic", "rich", "jinja2", "numpy", "deepspeed", "requests", "httpx"}  # fmt: skip
+    assert not loaded & heavy

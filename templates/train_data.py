@@ -126,19 +126,20 @@ def segments(row, dataset, tokenizer, eot_tokens):
     return [(bos + prompt, False), (row[fields["output"]] + tokenizer.eos_token, True)]
 
 
-def encode(pieces, tokenizer):
-    """Token ids and targets. Target i is the token after token i, or IGNORE where that one is not trained."""
-    text, spans = "", []
-    for piece, trained in pieces:
-        if trained:
-            spans.append((len(text), len(text) + len(piece)))
-        text += piece
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = np.array(encoded.input_ids, dtype=np.int32)
-    starts = np.array([start for start, _ in encoded.offset_mapping], dtype=np.int64)
-    trained = np.zeros(len(ids), dtype=bool)
-    for first, last in spans:
-        trained |= (starts >= first) & (starts < last)
+def encode(pieces, tokenizer, apart):
+    """Token ids and targets. Target i is the token after token i, or IGNORE where that one is not trained.
+
+    Pieces are tokenised `apart`, so that no token spans a prompt and its answer; a conversation is one text, as it will
+    be when the model is used, and a token belongs to the piece in which it starts.
+    """
+    ids, trained = [], []
+    for group in [[piece] for piece in pieces] if apart else [pieces]:
+        encoded = tokenizer("".join(text for text, _ in group), add_special_tokens=False, return_offsets_mapping=True)
+        ends = np.cumsum([len(text) for text, _ in group])
+        owners = np.searchsorted(ends, [start for start, _ in encoded.offset_mapping], side="right")
+        ids += encoded.input_ids
+        trained += [group[owner][1] for owner in owners]
+    ids = np.array(ids, dtype=np.int32)
     return ids, np.append(np.where(trained, ids, IGNORE)[1:], IGNORE).astype(np.int32)
 
 
@@ -154,9 +155,10 @@ def encode_row(job):
     number, row, dataset = job
     tokenizer, data = _worker["tokenizer"], _worker["data"]
     try:
-        ids, targets = encode(segments(row, dataset, tokenizer, data.eot_tokens), tokenizer)
+        pieces = segments(row, dataset, tokenizer, data.eot_tokens)
+        ids, targets = encode(pieces, tokenizer, apart=dataset.kind != "chat")
     except (KeyError, TypeError, AttributeError) as error:
-        raise Problem(f"{dataset['path']}: row {number} does not look like {dataset['kind']}: {error!r}") from None
+        raise Problem(f"{dataset.path}: row {number} does not look like {dataset.kind}: {error!r}") from None
     excess = max(len(ids) - data.sequence_len, 0)
     if excess and dataset.kind == "completion":
         cuts = range(0, len(ids), data.sequence_len)

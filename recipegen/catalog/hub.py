@@ -202,8 +202,9 @@ def _explain(error: Exception, model_id: str, revision: str | None, offline: boo
 
     page = f"{_endpoint()}/{model_id}"
     near = f"{hint} " if (hint := suggestion(model_id)) else ""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(error, errors.GatedRepoError) or status == 403:
+    chain = _chain(error)
+    status = next((code for e in chain if (code := getattr(getattr(e, "response", None), "status_code", None))), None)
+    if any(isinstance(e, errors.GatedRepoError) for e in chain) or status == 403:
         return RecipegenError(
             f"{model_id} is gated",
             fix=f"Accept its licence at {page}, then run `hf auth login` (or set HF_TOKEN).",
@@ -215,7 +216,7 @@ def _explain(error: Exception, model_id: str, revision: str | None, offline: boo
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return RecipegenError(f"{model_id} has no revision {revision!r}", fix=f"Revisions: {page}/tree/main.")
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled):
+    if status is None and any(map(_means_no_answer, chain)):
         if offline:
             return RecipegenError(
                 f"HF_HUB_OFFLINE is set and the config.json of {model_id} is not in the cache",
@@ -225,10 +226,28 @@ def _explain(error: Exception, model_id: str, revision: str | None, offline: boo
             f"the Hub at {_endpoint()} cannot be reached and the config.json of {model_id} is not in the cache",
             fix=f"{near}Check the network or HF_ENDPOINT, or give a local folder that holds a config.json.",
         )
-    if isinstance(error, errors.EntryNotFoundError):
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
         return RecipegenError(
             f"{model_id} has no config.json",
             fix="Adapter and GGUF repositories have none: name the model they were made from.",
         )
-    reason = f"HTTP {status}" if status else type(error).__name__
+    reason = f"HTTP {status}" if status else type(chain[-1]).__name__
     return RecipegenError(f"{model_id} could not be read from {_endpoint()} ({reason})", fix="Try again later.")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and what it was raised from: the client wraps an HTTP status in `not in the cache`."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain
+
+
+def _means_no_answer(error: BaseException) -> bool:
+    """No server answered: offline, refused, timed out, or the client gave up on its connection."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled | OSError):
+        return True
+    gave_up = isinstance(error, RuntimeError) and "client has been closed" in str(error)  # huggingface_hub 1.17
+    return gave_up or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "requests", "urllib3")

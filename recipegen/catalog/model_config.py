@@ -95,13 +95,13 @@ def _text_model(
     read = _Reader(config, row["defaults"], where)
     hidden, heads, layers = map(read.size, ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     kv_heads = read.size("num_key_value_heads", default=heads)
+    if read.get("head_dim") is None and hidden % heads:
+        raise RecipegenError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}", where=where)
     head_dim = read.size("head_dim", default=hidden // heads)
     if kv_heads > heads or heads % kv_heads:
         raise RecipegenError(
             f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}", where=where
         )
-    if head_dim < 1:
-        raise RecipegenError(f"hidden_size {hidden} is less than num_attention_heads {heads}", where=where)
     return ModelSpec(
         id=model_id,
         model_type=model_type,

@@ -38,13 +38,11 @@ class Planning:
     dataloader_worker_bytes: float
     batch_bytes_per_token: float
     cpu_offload_overhead: float
-    cpu_offload_conservative: float
     nvme_swap_tensors: float
     prepared_bytes_per_token: float
     qlora_compute_factor: float
     overlap: float
     packing_efficiency: float
-    small_message_floor_s: float
 
     def spread(self, *, sharded: bool, logits: bool) -> Band:
         """How far the allocator spreads the passing part of the peak, as a share of it."""
@@ -65,5 +63,9 @@ def planning_table() -> dict[str, Any]:
 def planning() -> Planning:
     """The constants, read once per process."""
     table = planning_table()
-    bands = {name: Band(**row) for name, row in table.pop("allocator_spread").items() if isinstance(row, dict)}
-    return Planning(**bands, **{name: float(row["value"]) for name, row in table.items()})
+    values: dict[str, Any] = {}
+    for name, row in table.pop("allocator_spread").items():
+        if isinstance(row, dict):
+            values[name] = Band(**row)
+    values.update((name, float(row["value"])) for name, row in table.items())
+    return Planning(**values)

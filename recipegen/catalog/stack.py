@@ -120,6 +120,23 @@ class Stack:
         """What a file for `accelerate launch --config_file` can set, and what it cannot."""
         return self._accelerate_keys
 
+    @cached_property
+    def _deepspeed_auto(self) -> frozenset[str]:
+        return frozenset(load_yaml(self.folder / "deepspeed_auto.yaml")["filled"])
+
+    def deepspeed_auto(self) -> frozenset[str]:
+        """Dotted keys of the DeepSpeed JSON that Transformers fills in when they say "auto"."""
+        return self._deepspeed_auto
+
+    @cached_property
+    def _other_names(self) -> Mapping[str, Any]:
+        return load_yaml(self.folder / "other_names.yaml")
+
+    def other_names(self, trainer: str) -> Mapping[str, str]:
+        """Words of other trainers for a decision -> this trainer's key (`axolotl`, `accelerate`, `deepspeed`)."""
+        found: Mapping[str, str] = self._other_names[trainer]
+        return found
+
     # --- optimizers
     @cached_property
     def _optimizers(self) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ def solve(request: Request) -> Decision:
 
 
 def _measure(path: str, request: Request, model: ModelSpec) -> DatasetSpec:
-    tokenizer = request.model if Path(request.model).is_dir() else None
+    tokenizer = request.model if (Path(request.model) / "tokenizer.json").is_file() else None
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     if size < 20_000_000 or not click.get_text_stream("stderr").isatty():
         return measure(path, model=model, format=request.dataset_format, tokenizer_path=tokenizer)

@@ -160,9 +160,11 @@ def _reentrant(strategy: Strategy) -> bool:
 
 
 def _fsdp(s: Setting, c: Choice) -> Fsdp:
+    """Efficient loading saves host RAM for Axolotl's LoRA only: elsewhere transformers 5.16 fills the whole model with
+    zeros in every other rank, while a mapped bf16 checkpoint costs nothing (tests/estimate/test_host_loading.py)."""
     return Fsdp(
         reshard_after_forward=True,
-        cpu_ram_efficient_loading=c.method is not Method.QLORA and s.cluster.gpu.pinned_memory,
+        cpu_ram_efficient_loading=c.method is Method.LORA and s.request.trainer == "axolotl",
         offload_params=False,
         state_dict_type="SHARDED_STATE_DICT",
         layer_class=s.model.layer_class,

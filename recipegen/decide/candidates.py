@@ -34,16 +34,41 @@ class Candidate:
 def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
     """Every candidate that pins and cluster allow; methods in METHODS order when `method` is None.
 
+    Adapters under DeepSpeed were never run on a tested stack, so they are not offered.
     Raises RecipegenError when the pinned strategy cannot exist on this cluster.
     """
     methods = METHODS if method is None else (method,)
     strategies = _strategies(s)
-    return [
+    found = [
         Candidate(m, strategy, _shard(s, strategy), optimizer, dtype)
         for m in methods
         for strategy in strategies
+        if not (m.is_adapter and strategy.is_deepspeed and "parallelism.strategy" not in s.pins)
+        if _takes_every_pin(s, m, strategy)
         for optimizer, dtype in _optimizers(s, m, strategy)
     ]
+    if not found:
+        groups = sorted({p.partition(".")[0] for p in s.pins if p.startswith(_GROUPS)})
+        raise RecipegenError(
+            f"no {'/'.join(m.value for m in methods)} candidate under {', '.join(x.value for x in strategies)} has the "
+            f"pinned fields ({', '.join(groups) or 'sync_each_batch=false'})",
+            fix="Leave out the pins of the engine or method that is not used",
+        )
+    return found
+
+
+_GROUPS = ("adapter.", "fsdp.", "deepspeed.")
+
+
+def _takes_every_pin(s: Setting, method: Method, strategy: Strategy) -> bool:
+    """A pin into a group that a recipe does not have would be dropped in silence: such a candidate is left out."""
+    groups = {p.partition(".")[0] for p in s.pins}
+    return (
+        ("adapter" not in groups or method.is_adapter)
+        and ("fsdp" not in groups or strategy.is_fsdp)
+        and ("deepspeed" not in groups or strategy.is_deepspeed)
+        and (s.pins.get("sync_each_batch", True) or strategy.is_fsdp)
+    )
 
 
 def _strategies(s: Setting) -> tuple[Strategy, ...]:

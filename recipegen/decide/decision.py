@@ -117,8 +117,9 @@ def _why_not(other: Scored, chosen: Scored) -> str:
     mine = chosen.estimate.time.step_s / chosen.recipe.global_batch_size
     theirs = other.estimate.time.step_s / other.recipe.global_batch_size
     if theirs > 1.02 * mine:
+        slower = f"{theirs / mine:.1f} times" if theirs > 1.5 * mine else f"{theirs / mine - 1:.0%}"
         return (
-            f"{theirs / mine:.1f} times slower: {seconds(other.estimate.time.step_s)} per step of "
+            f"{slower} slower: {seconds(other.estimate.time.step_s)} per step of "
             f"{other.recipe.global_batch_size} sequences, bound by {other.estimate.time.bound_by}"
         )
     return "not faster, and less simple"

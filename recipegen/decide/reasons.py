@@ -79,7 +79,7 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
             if r.fsdp.cpu_ram_efficient_loading
             else "4-bit weights cannot be loaded this way"
             if r.method is Method.QLORA
-            else "this profile has no device to load to"
+            else "the other ranks would fill the whole model with zeros on the CPU; a mapped checkpoint costs no RAM"
         )
     for path in s.pins:
         out[path] = "pinned"

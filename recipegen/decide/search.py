@@ -11,7 +11,9 @@ from recipegen.decide.batch import Split, splits
 from recipegen.decide.build import Choice, build
 from recipegen.decide.candidates import SIMPLICITY, Candidate
 from recipegen.decide.setting import Setting
-from recipegen.estimate import estimate, gpu_memory
+from recipegen.estimate import estimate
+from recipegen.estimate.memory import gpu_memory
+from recipegen.estimate.symbols import symbols
 from recipegen.rules import evaluate, evaluate_recipe
 from recipegen.spec import (
     Estimate,
@@ -49,11 +51,15 @@ class Scored:
 
     @functools.cached_property
     def key(self) -> tuple[float, ...]:
-        """Fits, updates survive rounding, time per token (in steps of 2%), simplicity."""
+        """Fits, updates survive rounding, time per token (in steps of 2%), simplicity.
+
+        Of what does not fit, the one that lacks least (needed / available, at its worst) comes first.
+        """
         time = self.estimate.time.step_s / max(self.recipe.global_batch_size, 1)
         return (
             _RANK[self.verdict],
-            len({f.family for f in self.errors}),
+            sum(1 for f in self.errors if not f.available_bytes),
+            max((f.required_bytes / f.available_bytes for f in self.errors if f.available_bytes), default=0.0),
             0 if self.survives else 1,
             _rounded(time),
             SIMPLICITY.index(self.recipe.parallelism.strategy),
@@ -151,7 +157,9 @@ def _largest_that_fits(s: Setting, choice: Choice, group: list[Split]) -> Split:
 
 
 def _fits(s: Setting, recipe: Recipe) -> bool:
-    return gpu_memory(s.model, s.cluster, recipe, s.stack).verdict is Verdict.FITS
+    gpu = s.cluster.gpu
+    x = symbols(s.model, recipe, s.stack, triton=gpu.triton)
+    return gpu_memory(x, gpu.memory_bytes).verdict is Verdict.FITS
 
 
 def _recipe(s: Setting, choice: Choice, split: Split, sync: bool) -> Recipe:

@@ -76,7 +76,8 @@ def _tokenizer_folder(model: str) -> str | None:
     from pathlib import Path
 
     folder = Path(model)
-    return str(folder) if folder.is_dir() else None
+    known = ("tokenizer.json", "tokenizer_config.json")
+    return str(folder) if any((folder / name).is_file() for name in known) else None
 
 
 def _sequence_len(

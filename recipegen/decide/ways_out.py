@@ -75,7 +75,7 @@ def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method 
         cluster = load_cluster(name, nodes=nodes, network="ib-hdr" if nodes > 1 else "none")
         if cluster.world_size * cluster.gpu.memory_bytes <= s.cluster.world_size * s.cluster.gpu.memory_bytes:
             continue
-        for m in dict.fromkeys((method, Method.QLORA)):
+        for m in dict.fromkeys((method, Method.LORA, Method.QLORA)):
             network = " --network ib-hdr" if nodes > 1 else ""
             yield (
                 f"--hardware {name}{f' --nodes {nodes}{network}' if nodes > 1 else ''} --method {m.value}",

@@ -96,10 +96,8 @@ def working_set(x: Symbols) -> float:
         mid += 3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F
         end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + x.c * a.P_l
     else:
-        if x.autocast:
-            per_token = 14 * F_k + 28 * a.H + 2 * a.q + attention
-        else:
-            per_token = 12 * F_k + 20 * a.H + attention
+        casts = 2 * F_k + 8 * a.H + 2 * a.q if x.autocast else 0  # inputs of the adapters, cast once more
+        per_token = 12 * F_k + 20 * a.H + attention + casts
         per_token += (4 * a.H if a.norms >= 4 else 0) + (4 * a.q + 4 * a.kv if a.qk_norm else 0)
         mid = x.T * per_token
         end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv)

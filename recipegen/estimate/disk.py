@@ -25,9 +25,9 @@ def disk(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster, data: T
     """Bytes on the disk of one node."""
     swap = 0.0
     if x.state_offload == "nvme":  # master, moments and the gradient of every parameter
-        swap += (x.o + x.m + Dtype.FP32.bytes) * x.n_t / cluster.nodes
+        swap += (x.o + x.m + Dtype.FP32.bytes) * x.n_t / x.nodes
     if x.deepspeed and x.deepspeed.offload_param == "nvme":
-        swap += stored_parameter_bytes(x) / cluster.nodes
+        swap += stored_parameter_bytes(x) / x.nodes
     tokens = data.tokens if data else 0.0
     return Disk(
         download_bytes=model.download_bytes or round(Dtype.BF16.bytes * x.shape.N),

@@ -10,7 +10,7 @@ Loading, per node of R ranks, with the pinned transformers (tests/estimate/test_
                         (transformers 5.16.1 _move_missing_keys_from_meta_to_device), unless Axolotl's patch keeps
                         them empty, which it does for adapters only. For a full fine-tune it costs (R - 1) models
 Offload, ZeRO-3: parameters 2 (when offloaded too) + master 4 + moments 8 + gradients 4 = 16 or 18 B per parameter over
-the nodes, times a measured 1.3 for pinned buffers and fragments.
+the nodes, times a measured 1.3 for pinned buffers and fragments (DeepSpeed's own rule of thumb is 1.5).
 The page cache is never counted.
 """
 
@@ -44,7 +44,7 @@ def _fsdp_model_bytes(x: Symbols, recipe: Recipe, model: ModelSpec, ranks: int) 
 
 
 def _loading(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster) -> dict[str, float]:
-    ranks = cluster.node.gpu_count
+    ranks = x.ranks_per_node
     tensor = x.p * max(x.shape.V * x.shape.H, x.shape.X)
     if x.zero3:
         return {"largest_tensor": ranks * tensor}
@@ -113,7 +113,7 @@ def _terms(phase: str, parts: dict[str, float]) -> tuple[Term, ...]:
 
 def host_memory(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster) -> HostMemory:
     """Load peak and steady state of one node."""
-    ranks, nodes = cluster.node.gpu_count, cluster.nodes
+    ranks, nodes = x.ranks_per_node, x.nodes
     processes = _processes(x, recipe, ranks)
     offload = _offload(x, ranks, nodes)
     held = {"parameters": offload["parameters"]} if x.zero3 and "parameters" in offload else {}

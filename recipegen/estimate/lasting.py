@@ -53,8 +53,8 @@ def trainable_on_gpu(x: Symbols) -> float:
 
 def gradient_bytes(x: Symbols) -> float:
     """All gradients as they lie when backward has finished."""
-    if x.zero3 and x.state_offload != "none":
-        return 0.0
+    if x.state_offload != "none":
+        return 0.0  # they go to the host as they come
     fp32 = (Dtype.FP32.bytes - x.g) * x.n_fp32 / x.S if x.full else 0.0
     return x.g * trainable_on_gpu(x) + fp32
 

@@ -144,7 +144,9 @@ def _load(x: Symbols) -> Phase:
     tensor = {"largest_tensor": x.p * max(a.V * a.H, a.X)}
     if x.fsdp and x.quantised:
         constants = lasting(x)["quantisation_constants"]
-        return _phase("load", {"unsharded_model": stored_parameter_bytes(x), "quantisation_constants": constants}, tensor)
+        return _phase(
+            "load", {"unsharded_model": stored_parameter_bytes(x), "quantisation_constants": constants}, tensor
+        )
     if x.fsdp:
         return _phase("load", {"parameters": parameter_bytes(x), "root_group": x.p * a.P_r}, tensor)
     constants = lasting(x)["quantisation_constants"]
@@ -168,7 +170,9 @@ def _forward(x: Symbols, base: dict[str, float]) -> Phase:
 def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
     whole = direction == "forward" or not x.checkpointing
     # forward still holds the all-gather's output of the last layer
-    last = {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
+    last = (
+        {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
+    )
     return _phase(
         f"loss_{direction}",
         base,
@@ -216,9 +220,7 @@ def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
         fresh = (x.d + x.d / x.S + (x.g / x.S if x.d != x.g else 0.0)) * P_r + x.c * VH
         left = {"unsharded_gradients": x.d * P_r} if x.unsharded_accumulation else {}
         gradients = {k: v for k, v in gradients.items() if k != "unsharded_gradients"} | left
-        out = [
-            _phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})
-        ]
+        out = [_phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})]
         if a.tied:
             out.append(
                 _phase(

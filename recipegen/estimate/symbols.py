@@ -5,7 +5,8 @@ Shapes      H hidden size, F MLP width (of one expert), V vocabulary, L decoder 
 Parameters  N all, P_l largest decoder layer, P_r root (embeddings, head, final norm), X experts of one layer,
             Q quantised in all (Q_l in one layer), n adapter, n_t trainable in all, n_l trainable of one layer
 Batch       T tokens per GPU and micro-batch, s tokens of one sequence
-Ranks       S shard degree: ranks that split parameters, gradients and states. W world size
+Ranks       S shard degree: ranks that split parameters, gradients and states. W world size of the recipe
+            (it may leave GPUs of a machine idle)
 Bytes of one element
             p stored parameter, t trainable, g gradient, d reduced gradient, c compute
             o optimizer state per trainable parameter (moments and compensation), m separate master, f temporaries
@@ -114,6 +115,8 @@ class Symbols:
     s: int
     S: int
     W: int
+    nodes: int
+    ranks_per_node: int
     tp: int
     n: int
     n_t: int
@@ -227,6 +230,8 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         s=recipe.sequence_len,
         S=par.dp_shard * par.cp * par.tp if sharding else par.tp,
         W=par.world_size,
+        nodes=par.nodes,
+        ranks_per_node=par.gpus_per_node,
         tp=par.tp,
         n=n,
         n_t=n_t,

@@ -78,7 +78,7 @@ def _optimizer(x: Symbols, cluster: Cluster, parts: dict[str, float]) -> None:
         moved = trainable_on_gpu(x) * (2 * (x.t + x.o + x.m) + x.g)
         parts["optimizer step"] = moved / (cluster.gpu.memory_bandwidth_gb_s * GB)
     else:
-        parts["CPU Adam"] = x.n_t / cluster.nodes / cluster.node.cpu_adam_params_per_s
+        parts["CPU Adam"] = x.n_t / x.nodes / cluster.node.cpu_adam_params_per_s
 
 
 def step_parts(x: Symbols, recipe: Recipe, cluster: Cluster, traffic: Moves, data: Training | None) -> dict[str, float]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipegen.catalog.planning import planning
 from recipegen.estimate.activations import offloaded
 from recipegen.estimate.symbols import Symbols
 from recipegen.spec import Cluster, Collective, Dtype, Strategy
@@ -55,9 +54,9 @@ def gathered_bytes(x: Symbols, *, root: bool = True) -> float:
     return x.c * count + Dtype.NF4.bytes * packed
 
 
-def _world(cluster: Cluster) -> Link:
+def _world(x: Symbols, cluster: Cluster) -> Link:
     """All ranks in one ring: as slow as its slowest hop."""
-    if cluster.nodes > 1 and cluster.network:
+    if x.nodes > 1 and cluster.network:
         node = cluster.node.bus_bandwidth_gb_s or cluster.network.bus_bandwidth_gb_s
         return Link("world", min(node, cluster.network.bus_bandwidth_gb_s))
     return Link("node", cluster.node.bus_bandwidth_gb_s)
@@ -67,7 +66,7 @@ def _collective(operation: str, what: str, link: Link, count: int, whole: float,
     """`count` passes over `whole` bytes each, as a ring of `ranks`."""
     share = (ranks - 1) / ranks * (2 if operation == "all_reduce" else 1)
     moved = count * whole * share
-    seconds = moved / (link.gb_s * GB) if moved and link.gb_s else 0.0
+    seconds = moved / (link.gb_s * GB) if link.gb_s else 0.0
     return Collective(operation, what, link.group, count, round(moved), seconds)
 
 
@@ -76,8 +75,8 @@ def _copy(operation: str, what: str, group: str, count: int, moved: float, gb_s:
 
 
 def _shard_link(x: Symbols, cluster: Cluster) -> Link:
-    inside = x.S <= cluster.node.gpu_count
-    return Link("node", cluster.node.bus_bandwidth_gb_s) if inside else _world(cluster)
+    inside = x.ranks_per_node >= x.S
+    return Link("node", cluster.node.bus_bandwidth_gb_s) if inside else _world(x, cluster)
 
 
 def _fsdp(x: Symbols, cluster: Cluster) -> Moves:
@@ -87,7 +86,7 @@ def _fsdp(x: Symbols, cluster: Cluster) -> Moves:
     scatter = _collective("reduce_scatter", "gradients", link, reductions, x.d * x.n_t, x.S)
     reduce: tuple[Collective, ...] = (scatter,)
     replicas = x.W // x.S
-    if x.hybrid and cluster.network and cluster.nodes > 1:
+    if x.hybrid and cluster.network and x.nodes > 1:
         wire = Link("network", cluster.network.bus_bandwidth_gb_s)
         reduce += (_collective("all_reduce", "gradients", wire, reductions, x.d * x.n_t, replicas),)
     elif x.hybrid:
@@ -101,7 +100,7 @@ def _fsdp(x: Symbols, cluster: Cluster) -> Moves:
 
 
 def _zero2(x: Symbols, cluster: Cluster) -> Moves:
-    link = _world(cluster)
+    link = _world(x, cluster)
     return Moves(
         backward=(_collective("reduce_scatter", "gradients", link, x.accumulation, x.d * x.n_t, x.W),),
         after=(_collective("all_gather", "parameters", link, 1, x.c * x.n_t, x.W),),
@@ -109,7 +108,7 @@ def _zero2(x: Symbols, cluster: Cluster) -> Moves:
 
 
 def _zero3(x: Symbols, cluster: Cluster) -> Moves:
-    a, link, node = x.accumulation, _world(cluster), cluster.node
+    a, link, node = x.accumulation, _world(x, cluster), cluster.node
     h2d = node.host_to_device_gb_s
     parameters = x.c * x.shape.N
     gather = _collective("all_gather", "parameters", link, a, gathered_bytes(x), x.W)
@@ -122,7 +121,7 @@ def _zero3(x: Symbols, cluster: Cluster) -> Moves:
         forward.append(move)
         backward.append(move)
     if device == "nvme":
-        read = _copy("nvme_read", "parameters", "host", a, a * parameters / cluster.nodes, node.nvme_read_gb_s)
+        read = _copy("nvme_read", "parameters", "host", a, a * parameters / x.nodes, node.nvme_read_gb_s)
         forward.append(read)
         backward.append(read)
     if x.state_offload != "none":
@@ -130,7 +129,7 @@ def _zero3(x: Symbols, cluster: Cluster) -> Moves:
         if device == "none":
             after.append(_copy("host_to_device", "parameters", "host", 1, x.c * x.n_t / x.W, h2d))
     if x.state_offload == "nvme":
-        states = (x.o + x.m) * x.n_t / cluster.nodes
+        states = (x.o + x.m) * x.n_t / x.nodes
         after.append(_copy("nvme_read", "states", "host", 1, states, node.nvme_read_gb_s))
         after.append(_copy("nvme_write", "states", "host", 1, states, node.nvme_write_gb_s))
     return Moves(tuple(forward), tuple(backward), (), tuple(after))
@@ -160,13 +159,8 @@ def moves(x: Symbols, cluster: Cluster) -> Moves:
     elif x.zero3:
         base = _zero3(x, cluster)
     elif x.strategy is Strategy.DDP and x.W > 1:
-        base = Moves(last=(_collective("all_reduce", "gradients", _world(cluster), 1, x.g * x.n_t, x.W),))
+        base = Moves(last=(_collective("all_reduce", "gradients", _world(x, cluster), 1, x.g * x.n_t, x.W),))
     else:
         base = Moves()
     away, back = _activations(x, cluster)
     return Moves(base.forward + away, base.backward + back, base.last, base.after)
-
-
-def latency_s(count: int) -> float:
-    """The floor of `count` collectives that are too small to fill the link."""
-    return count * planning().small_message_floor_s

@@ -28,20 +28,17 @@ from recipegen.spec import (
 )
 
 FORMAT_VERSION = 1
-SCRIPTS = ("train.py", "train_checkpoint.py", "train_data.py", "train_recipe.py")
 OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "optimi_adamw")
 SCHEDULERS = ("cosine", "linear", "constant", "constant_with_warmup")
 
 _TORCH = {Dtype.FP32: "float32", Dtype.BF16: "bfloat16", Dtype.NF4: "bfloat16"}
 
 
-def scripts() -> dict[str, bytes]:
-    """The files beside train.json, by name: what `accelerate launch` runs, copied as they are."""
-    return {name: (data_folder("templates") / name).read_bytes() for name in SCRIPTS}
+def write(recipe: Recipe, model: ModelSpec, reasons: Mapping[str, str]) -> str:  # noqa: ARG001
+    """The text of train.json. Raises RecipegenError for a recipe that train.py cannot run.
 
-
-def write(recipe: Recipe, model: ModelSpec) -> str:  # noqa: ARG001  every format is called alike
-    """The text of train.json. Raises RecipegenError for a recipe that train.py cannot run."""
+    Called like every format; JSON has no comments, so `reasons` are in DECISION.md alone.
+    """
     return to_json(values(recipe)) + "\n"
 
 
@@ -138,8 +135,8 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "gradient_checkpointing": recipe.activation_checkpointing,
         "gradient_checkpointing_reentrant": recipe.activation_checkpointing_reentrant,
         "loss_kernel": recipe.loss_kernel.value,
-        # fp32 master weights are for training; what serves the model reads bf16.
-        "export_dtype": "bfloat16" if recipe.precision.compute is Dtype.BF16 else "float32",
+        # fp32 master weights are for training; what serves the model reads bf16. An adapter is small: as trained.
+        "export_dtype": "bfloat16" if recipe.adapter is None and recipe.precision.compute is Dtype.BF16 else "float32",
         "tf32": recipe.tf32,
     }
 

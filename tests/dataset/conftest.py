@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+
 from recipegen.spec import ModelSpec
 
 DATA = Path(__file__).parent.parent / "corpus" / "data"
@@ -69,9 +69,3 @@ def write(tmp_path: Path) -> Callable[[str, object], Path]:
         return path
 
     return _write
-
-
-def chat(*words: str, system: str | None = None) -> dict[str, Any]:
-    """A conversation in OpenAI form: user, assistant, user, ..."""
-    turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(words)]
-    return {"messages": ([{"role": "system", "content": system}] if system else []) + turns}

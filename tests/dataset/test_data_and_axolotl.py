@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_samples import chat
+from tiny_tokenizers import make_tokenizer_folder
+
 from recipegen.dataset import end_of_turn, measure
 from recipegen.dataset.facts import facts
 from recipegen.spec import DatasetSpec, ModelSpec, RecipegenError
-
-from .conftest import chat
-from .tiny_tokenizers import make_tokenizer_folder
 
 pytestmark = pytest.mark.stack
 
@@ -29,7 +29,10 @@ ALPACA = [
     {"instruction": "Name the capital of Norway.", "input": "", "output": "Oslo."},
 ]
 ALPACA_SYSTEM = [{"system": "Be brief.", **row} for row in ALPACA]
-MESSAGES = [chat("What is two plus two?", "Four.", "And the capital?", "Oslo.", system="Be brief."), chat("Hi", "Paris.")]
+MESSAGES = [
+    chat("What is two plus two?", "Four.", "And the capital?", "Oslo.", system="Be brief."),
+    chat("Hi", "Paris."),
+]
 SHAREGPT = [
     {
         "conversations": [
@@ -42,7 +45,10 @@ SHAREGPT = [
 ]
 CUSTOM = [{"dialogue": [{"speaker": "Human", "text": "Hi"}, {"speaker": "Bot", "text": "Oslo."}], "id": 7}]
 SEGMENTS = [{"segments": [{"label": False, "text": "<s>Q: two plus two?"}, {"label": True, "text": " Four.</s>"}]}]
-PAIRS = [{"question": "What is two plus two?", "answer": "Four."}, {"question": "Capital of Norway?", "answer": "Oslo."}]
+PAIRS = [
+    {"question": "What is two plus two?", "answer": "Four."},
+    {"question": "Capital of Norway?", "answer": "Oslo."},
+]
 DOLLY = [{"instruction": "Add.", "context": "2 and 2", "response": "Four."}, {"instruction": "Go", "response": "Oslo."}]
 TEXT = [{"text": "The capital of Norway is Oslo."}]
 ALL_FORMATS: Mapping[str, list[dict[str, Any]]] = {
@@ -56,9 +62,7 @@ ALL_FORMATS: Mapping[str, list[dict[str, Any]]] = {
     "pairs with context": DOLLY,
     "completion": TEXT,
 }
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-)
+CHATML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
 
 
 def axolotl_config(spec: DatasetSpec, **more: Any) -> Any:
@@ -199,11 +203,35 @@ def test_the_end_of_a_turn_is_trained_with_every_template_that_is_written(
     end = tokenizer.convert_tokens_to_ids(ending.eot_tokens[0])
     assert row["labels"].count(end) == 2, "the token behind each of the two answers is trained"
     assert "capital" not in trained_text(row, tokenizer)
-    # The overhead that facts.yaml states for the template covers what its text really has around the words.
+
+
+@pytest.fixture(scope="module")
+def tekken() -> Any:
+    """The tokenizer of Mistral Nemo (131,072 tokens), as mistral-common ships it."""
+    import mistral_common
+    from transformers.integrations.mistral import convert_tekken_tokenizer
+
+    source = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
+    return convert_tekken_tokenizer(str(source))
+
+
+@pytest.mark.parametrize("name", sorted(set(facts()["templates"])))
+def test_the_overhead_of_a_template_is_covered_but_not_exaggerated(name: str, tekken: Any) -> None:
+    """With a real vocabulary, to which the family's own tokens are added."""
+    from copy import deepcopy
+
+    from axolotl.utils.chat_templates import get_chat_template
+
     known = facts()["templates"][name]
-    words = sum(len(tokenizer.encode(t["content"], add_special_tokens=False)) for t in rows[0]["messages"])
-    overhead = len(row["input_ids"]) - words
-    assert overhead <= known["per_row"] + 4 * known["per_turn"]
+    tokenizer = deepcopy(tekken)
+    tokenizer.add_special_tokens({"extra_special_tokens": [*known["needs"], "<think>", "</think>"]})
+    template = get_chat_template(name)
+    for words in (["Hi", "Oslo."], ["Hi", "Oslo.", "Add two and two.", "Four."]):
+        turns = chat(*words)["messages"]
+        made = tokenizer.apply_chat_template(turns, chat_template=template, tokenize=True, return_dict=False)
+        overhead = len(made) - sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in words)
+        stated = known["per_row"] + len(words) * known["per_turn"]
+        assert overhead <= stated <= 2 * overhead + 8
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "gemma3", "phi_35", "qwen3", "mistral_v1"])
@@ -223,17 +251,19 @@ def test_the_end_of_a_turn_is_read_off_a_tokenizers_own_template(
 
 
 def test_the_end_of_a_turn_is_trained_on_mistrals_own_tokenizer(
-    model: ModelSpec, write: Callable[..., Path], tmp_path: Path
+    model: ModelSpec, write: Callable[..., Path], tmp_path: Path, tekken: Any
 ) -> None:
-    """The Tekken vocabulary of Mistral Nemo (131,072 tokens), as mistral-common ships it."""
-    import mistral_common
-    from transformers.integrations.mistral import convert_tekken_tokenizer
-
-    source = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
-    tokenizer = convert_tekken_tokenizer(str(source))
+    tokenizer = tekken
     tokenizer.save_pretrained(tmp_path / "tekken")
-    base = replace(model, id="example/nemo", instruct=False, chat_template="mistral_v3_tekken", end_of_turn=(),
-                   eos_token="</s>", vocab_size=131072)
+    base = replace(
+        model,
+        id="example/nemo",
+        instruct=False,
+        chat_template="mistral_v3_tekken",
+        end_of_turn=(),
+        eos_token="</s>",
+        vocab_size=131072,
+    )
     ending = end_of_turn(base, tmp_path / "tekken")
     assert (ending.chat_template, ending.eot_tokens) == ("mistral_v3_tekken", ("</s>",))
     rows = [chat("What is two plus two?", "Four.", "And the capital of Norway?", "Oslo.")]
@@ -325,8 +355,11 @@ def test_what_we_refuse_the_trainers_loader_does_not_read_as_meant(
     path = write(*REFUSED[name])
     with pytest.raises(RecipegenError):
         measure(path, model=model)
+    write("d-another.jsonl", PAIRS)  # what a pattern in a name would take in as well
     good = measure(write("good.jsonl", PAIRS), model=model)
-    entry = tuple({**dict(good.entry), "path": str(path), "ds_type": "csv" if path.suffix == ".csv" else "json"}.items())
+    entry = tuple(
+        {**dict(good.entry), "path": str(path), "ds_type": "csv" if path.suffix == ".csv" else "json"}.items()
+    )
     tokenizer = load_tokenizer(chatml_folder)
     try:
         made = tokenized(axolotl_config(replace(good, entry=entry)), tokenizer)
@@ -352,6 +385,7 @@ def test_packing_is_as_full_as_axolotls_own(model: ModelSpec) -> None:
 
     import numpy as np
     from axolotl.utils.samplers.multipack import pack_parallel
+
     from recipegen.dataset import packing_efficiency, summarise
 
     rng = random.Random(1)

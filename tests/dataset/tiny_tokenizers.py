@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TEXT = [
-    "user assistant system tool model What is two plus two? Four. The capital of Norway is Oslo, and that of France Paris.",
-    "def first_fit(lengths): return sum(lengths)",
+    "user assistant system tool model What is two plus two? Four.",
+    "The capital of Norway is Oslo, and that of France Paris.",
+    "### Instruction:\nadd\n\n### Response:\nFour.\n\n### Instruction:\nadd\n\n### Response:\nOslo.",
+    " [INST] add [/INST] Four. [INST] add [/INST] Oslo.",
 ]
 
 

@@ -29,14 +29,30 @@ class TestEightBillionOnOneNode:
             if recipe.parallelism.strategy.is_fsdp and recipe.gradient_accumulation > 1:
                 assert recipe.sync_each_batch
 
-    @pytest.mark.parametrize("optimizer", ["adamw_torch_fused", "optimi_adamw"])
-    def test_the_unsynced_copy_does_not_fit_and_names_the_unsharded_gradients(self, solve: Solve, optimizer: str) -> None:
+    @pytest.mark.parametrize(
+        ("optimizer", "loss_kernel"),
+        [("adamw_torch_fused", "stock"), ("optimi_adamw", "stock"), ("optimi_adamw", "chunked_upcast")],
+    )
+    def test_the_unsynced_copy_does_not_fit_and_names_the_unsharded_gradients(
+        self, solve: Solve, optimizer: str, loss_kernel: str
+    ) -> None:
+        """The copied recipe (fused AdamW, the model's own loss), and the decided one with its sync taken away."""
         d = self.ask(
             solve, strategy="fsdp2_full", micro_batch_size=1, gradient_accumulation=16, sync_each_batch=False,
-            optimizer=optimizer,
+            optimizer=optimizer, loss_kernel=loss_kernel,
         )  # fmt: skip
         assert d.verdict is Verdict.DOES_NOT_FIT
         assert "unsharded gradients" in d.findings[0].reason
+
+    def test_the_unsynced_copy_is_never_called_safe(self, solve: Solve) -> None:
+        """With the chunked loss the smallest overhead ever published would just fit: tight, and not recommended."""
+        d = self.ask(
+            solve, strategy="fsdp2_full", micro_batch_size=1, gradient_accumulation=16, sync_each_batch=False,
+            optimizer="adamw_torch_fused",
+        )  # fmt: skip
+        assert d.verdict is not Verdict.FITS
+        assert not d.recommended
+        assert max(d.estimate.gpu.terms, key=lambda t: t.bytes).name == "unsharded_gradients"
 
     def test_synced_accumulation_fits(self, solve: Solve) -> None:
         d = self.ask(

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recipegen.catalog import hardware_names
-from recipegen.spec import Decision, Method, RecipegenError, Severity, Strategy, Verdict
+from recipegen.spec import Decision, Method, PrecisionLabel, RecipegenError, Severity, Strategy, Verdict
 
 Solve = Callable[..., Decision]
 MODELS = ["Llama-3.2-1B", "Llama-3.1-8B", "Qwen3-14B", "Qwen3-30B-A3B", "Llama-3.3-70B-Instruct", "gemma-3-12b-pt", "Qwen2.5-0.5B"]
@@ -101,7 +101,7 @@ def test_pure_bf16_at_a_large_rate_may_be_chosen(solve: Solve) -> None:
 
 def test_trainer_accelerate_keeps_an_fp32_master_unless_pinned(solve: Solve) -> None:
     d = solve("Llama-3.2-1B", "kentino-8x-rtx-5090", method="full", trainer="accelerate")
-    assert d.recipe.precision.trainable.value == "fp32"
+    assert d.recipe.precision.label is PrecisionLabel.FP32_MASTER
     pinned = solve(
         "Llama-3.2-1B", "kentino-8x-rtx-5090", method="full", trainer="accelerate",
         pins={"precision.parameters": "bf16", "optimizer": "adamw_torch_fused", "strategy": "fsdp2_full"},

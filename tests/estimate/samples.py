@@ -86,11 +86,12 @@ MODELS: dict[str, tuple[ModelSpec, int]] = {
             _model("gemma-3-12b", "gemma3_text", 262208, 3840, 15360, 48, 16, 8, 256, True, norms_per_layer=4, **_HEAD),
             11_766_034_176,
         ),
-        (_model("mixtral-8x7b", "mixtral", 32000, 4096, 14336, 32, 32, 8, 128, moe=MoeSpec(8, 2, 14336)), 46_702_792_704),
         (
-            _model(
-                "qwen3-30b-a3b", "qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128, moe=MoeSpec(128, 8, 768), **_HEAD
-            ),
+            _model("mixtral-8x7b", "mixtral", 32000, 4096, 14336, 32, 32, 8, 128, moe=MoeSpec(8, 2, 14336)),
+            46_702_792_704,
+        ),
+        (
+            _model("qwen3-30b-a3b", "qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128, moe=MoeSpec(128, 8, 768), **_HEAD),
             30_532_122_624,
         ),
     )

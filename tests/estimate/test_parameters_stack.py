@@ -47,12 +47,13 @@ def config_of(name: str) -> Mapping[str, Any]:
 
 def build(config: Mapping[str, Any]) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    loader = AutoModelForImageTextToText if "vision_config" in config else AutoModelForCausalLM
     values = {key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
+        return loader.from_config(
             CONFIG_MAPPING[config["model_type"]](**json.loads(json.dumps(values))), dtype=torch.bfloat16
         )
 
@@ -139,9 +140,7 @@ def test_load_in_4bit_quantises_the_weights_that_we_count(name: str) -> None:
 def test_expert_quantisation_takes_the_three_dimensional_parameters(name: str) -> None:
     """axolotl 0.19.0 monkeypatch/moe_quant.py: parameters of three axes with `expert` in their name."""
     spec, config = shortened(name)
-    experts = sum(
-        p.numel() for path, p in build(config).named_parameters() if p.ndim >= 3 and "expert" in path.lower()
-    )
+    experts = sum(p.numel() for path, p in build(config).named_parameters() if p.ndim >= 3 and "expert" in path.lower())
     with_experts = parameters.quantised_parameters(spec, experts=True)
     assert with_experts - parameters.quantised_parameters(spec) == experts > 0
     per_layer = parameters.quantised_per_layer(spec, experts=True) - parameters.quantised_per_layer(spec)

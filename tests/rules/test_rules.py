@@ -1,0 +1,142 @@
+"""Each rule says so when its one thing is wrong, and nothing when it is right."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from recipegen.catalog import load_cluster, load_model, load_stack
+from recipegen.decide import decide
+from recipegen.estimate import estimate
+from recipegen.rules import all_rules, evaluate, find_rule
+from recipegen.spec import (
+    AttentionMemory,
+    DataFormat,
+    DatasetSpec,
+    Decision,
+    Dtype,
+    Finding,
+    Lengths,
+    LossKernel,
+    Parallelism,
+    Recipe,
+    Request,
+    Severity,
+    Strategy,
+)
+
+
+def decided(model: str = "Llama-3.1-8B", hardware: str = "kentino-8x-rtx-pro-6000", nodes: int = 1, **more: object) -> Decision:
+    request = Request(model=model, hardware=hardware, nodes=nodes, network="ib-hdr" if nodes > 1 else "none", **more)  # type: ignore[arg-type]
+    cluster = load_cluster(hardware, nodes=nodes, network=request.network)
+    return decide(request, load_model(model), cluster, load_stack(), ())
+
+
+def findings(d: Decision, recipe: Recipe) -> dict[str, Finding]:
+    priced = estimate(d.model, d.cluster, recipe, load_stack())
+    return {f.rule: f for f in evaluate(recipe, d.model, d.cluster, priced, load_stack())}
+
+
+FULL = decided(method="full", pins={"strategy": "fsdp2_full"})
+LORA = decided(method="lora", pins={"strategy": "fsdp2_full"})
+DDP = decided(method="lora", pins={"strategy": "ddp"})
+QLORA = decided(method="qlora", pins={"strategy": "fsdp2_full"})
+HYBRID = decided(method="full", nodes=2, pins={"strategy": "fsdp2_hybrid"})
+ZERO = decided(method="full", pins={"strategy": "zero2"})
+
+
+def chat(path: str = "chat.jsonl", lengths: Lengths | None = None) -> DatasetSpec:
+    return DatasetSpec(path, DataFormat.MESSAGES, 1000, lengths, (("path", path),))
+
+
+LONG_ROWS = Lengths("estimate", 1000, 10**6, 1000.0, 900, 9000, 10000, ((4096, 920, 600_000), (16384, 80, 400_000)))
+
+BROKEN: list[tuple[str, Decision, Callable[[Recipe], Recipe]]] = [
+    ("RG201", LORA, lambda r: replace(r, fsdp=replace(r.fsdp, state_dict_type="FULL_STATE_DICT"))),
+    ("RG202", FULL, lambda r: replace(r, optimizer=replace(r.optimizer, name="adamw_bnb_8bit"))),
+    ("RG203", QLORA, lambda r: replace(r, fsdp=replace(r.fsdp, cpu_ram_efficient_loading=True))),
+    ("RG204", ZERO, lambda r: replace(LORA.recipe, parallelism=r.parallelism, deepspeed=r.deepspeed, fsdp=None)),
+    ("RG205", FULL, lambda r: replace(r, attention="flash_attention_2")),
+    ("RG205", FULL, lambda r: replace(r, attention="flash_attention_3")),
+    ("RG205", FULL, lambda r: replace(r, loss_kernel=LossKernel.CUT)),
+    ("RG206", HYBRID, lambda r: replace(r, parallelism=Parallelism(Strategy.FSDP2_HYBRID, 2, 6, dp_replicate=3, dp_shard=4))),
+    ("RG207", FULL, lambda r: replace(r, sequence_len=10**6)),
+    ("RG208", FULL, lambda r: replace(r, packing=True, attention="eager", attention_memory=AttentionMemory.EAGER)),
+    ("RG209", LORA, lambda r: replace(r, adapter=replace(r.adapter, target_modules=("q_proj", "c_attn")))),
+    ("RG209", LORA, lambda r: replace(r, adapter=replace(r.adapter, target_modules=()))),
+    ("RG211", FULL, lambda r: replace(r, fsdp=None)),
+    ("RG211", DDP, lambda r: replace(r, adapter=None)),
+    ("RG212", LORA, lambda r: replace(r, adapter=replace(r.adapter, fused_kernels=True, dropout=0.05))),
+    ("RG401", FULL, lambda r: replace(r, precision=replace(r.precision, compensation=None))),
+    ("RG402", FULL, lambda r: replace(r, optimizer=replace(r.optimizer, weight_decay=0.1))),
+    ("RG403", FULL, lambda r: replace(r, optimizer=replace(r.optimizer, beta2=0.999))),
+    ("RG404", LORA, lambda r: replace(r, datasets=(chat(),), eot_tokens=())),
+    ("RG406", FULL, lambda r: replace(r, schedule=replace(r.schedule, learning_rate=2e-4))),
+    ("RG501", LORA, lambda r: replace(r, datasets=(chat(lengths=LONG_ROWS),), sequence_len=4096)),
+    ("RG101", FULL, lambda r: replace(r, micro_batch_size=512)),
+    ("RG602", FULL, lambda r: replace(r, optimizer=replace(r.optimizer, name="adamw_torch_8bit"))),
+]
+
+
+@pytest.mark.parametrize(("rule", "sound", "breaks"), BROKEN, ids=[f"{b[0]}-{i}" for i, b in enumerate(BROKEN)])
+def test_a_rule_speaks_when_its_one_thing_is_wrong(rule: str, sound: Decision, breaks: Callable[[Recipe], Recipe]) -> None:
+    assert rule not in findings(sound, sound.recipe)
+    said = findings(sound, breaks(sound.recipe)).get(rule)
+    assert said is not None
+    assert said.reason
+    assert "\n" not in said.reason
+
+
+def test_capabilities_decide_not_names() -> None:
+    gpu = replace(FULL.cluster.gpu, triton=False, pinned_memory=False, name="RTX Pro 6000")
+    cluster = replace(FULL.cluster, node=replace(FULL.cluster.node, gpu=gpu))
+    recipe = replace(FULL.recipe, torch_compile=True)
+    without = replace(FULL, cluster=cluster)
+    reasons = [f.reason for f in evaluate(recipe, without.model, cluster, FULL.estimate, load_stack()) if f.rule == "RG205"]
+    assert any("torch_compile needs Triton" in r for r in reasons)
+    assert any("no pinned memory" in r for r in reasons)
+
+
+def test_gpu_memory_names_the_phase_and_the_largest_term() -> None:
+    said = findings(FULL, replace(FULL.recipe, micro_batch_size=512))["RG101"]
+    assert "the peak is in" in said.reason
+    assert "its largest term" in said.reason
+    assert said.required_bytes > said.available_bytes
+
+
+def test_host_and_disk_are_judged_by_the_nodes_capacity() -> None:
+    small = replace(FULL.cluster.node, host_ram_bytes=10**9, nvme_bytes=10**9)
+    d = replace(FULL, cluster=replace(FULL.cluster, node=small))
+    found = findings(d, d.recipe)
+    assert found["RG110"].severity is Severity.ERROR
+    assert found["RG120"].severity is Severity.ERROR
+
+
+def test_a_run_shorter_than_its_warm_up_is_said() -> None:
+    data = DatasetSpec("t.jsonl", DataFormat.COMPLETION, 64, replace(LONG_ROWS, rows_measured=64), (("path", "t.jsonl"),))
+    recipe = replace(FULL.recipe, datasets=(data,), epochs=1.0, schedule=replace(FULL.recipe.schedule, warmup_steps=10**6))
+    assert "RG405" in findings(FULL, recipe)
+
+
+def test_full_shard_across_nodes_is_warned_of() -> None:
+    d = decided("Llama-3.3-70B-Instruct", nodes=2, method="full", pins={"strategy": "fsdp2_full"})
+    assert "ib-hdr" in findings(d, d.recipe)["RG601"].reason
+
+
+def test_every_rule_has_a_doc_a_source_and_an_id_of_its_own() -> None:
+    rules = all_rules()
+    assert len({r.id for r in rules}) == len(rules)
+    for r in rules:
+        assert len(r.doc) > 60, r.id
+        assert r.source, r.id
+        assert find_rule(r.id.lower()) is r
+
+
+def test_fp32_and_compensated_updates_survive() -> None:
+    assert "RG401" not in findings(FULL, FULL.recipe)
+    plain = replace(FULL.recipe, precision=replace(FULL.recipe.precision, compensation=None))
+    loud = replace(plain, schedule=replace(plain.schedule, learning_rate=1e-3))
+    assert "RG401" not in findings(FULL, loud)
+    master = replace(plain, precision=dataclasses.replace(plain.precision, master=Dtype.FP32))
+    assert "RG401" not in findings(FULL, master)

@@ -1,0 +1,57 @@
+"""Each strategy once: which tiny model takes which way through the trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+STEPS = 20
+CHECKPOINT = 10  # resumed from here
+LEARNING_RATE = 1e-3
+# All runs see the same 8 sequences a step, whatever the number of ranks.
+GLOBAL_BATCH_SIZE = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One project. `shard` and `replicate` are the mesh that must really have been built."""
+
+    name: str
+    family: str
+    data: str
+    method: str
+    hardware: str
+    strategy: str
+    distributed_type: str
+    shard: int = 1
+    replicate: int = 1
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def all_settings(self) -> dict[str, object]:
+        return {
+            "strategy": self.strategy,
+            "learning_rate": LEARNING_RATE,
+            "max_steps": STEPS,
+            "warmup_steps": 2,
+            "save_steps": CHECKPOINT,
+            "logging_steps": 1,
+            "sequence_len": 256,
+            "micro_batch_size": 2,
+            **self.settings,
+        }
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("llama-single-full", "llama", "alpaca", "full", "cpu-1x", "single", "NO"),
+        Case("llama-single-qlora", "llama", "alpaca", "qlora", "cpu-1x", "single", "NO"),
+        Case("llama-fsdp2-full", "llama", "alpaca", "full", "cpu-2x", "fsdp2_full", "FSDP", shard=2),
+        Case(
+            "llama-hybrid-full", "llama", "alpaca", "full", "cpu-4x", "fsdp2_hybrid", "FSDP",
+            shard=2, replicate=2, settings={"dp_shard": 2, "dp_replicate": 2},
+        ),
+        Case("qwen3-single-lora", "qwen3", "chat", "lora", "cpu-1x", "single", "NO"),
+        Case("qwen3-ddp-lora", "qwen3", "chat", "lora", "cpu-2x", "ddp", "MULTI_CPU", replicate=2),
+        Case("qwen3-fsdp2-lora", "qwen3", "chat", "lora", "cpu-2x", "fsdp2_full", "FSDP", shard=2),
+    )
+}  # fmt: skip

@@ -37,7 +37,10 @@ def main() -> None:
     empty_s, empty_mb = measure(["-c", "pass"])
     plan_s, plan_mb = measure(PLAN)
     print(f"empty interpreter: {empty_s:.3f} s CPU, {empty_mb:.0f} MB")
-    print(f"recipegen plan:    {plan_s:.3f} s CPU ({plan_s / empty_s:.1f} x), {plan_mb:.0f} MB ({plan_mb / empty_mb:.1f} x)")
+    print(
+        f"recipegen plan:    {plan_s:.3f} s CPU ({plan_s / empty_s:.1f} x), "
+        f"{plan_mb:.0f} MB ({plan_mb / empty_mb:.1f} x)"
+    )
     print("promise of 0.5 s and 80 MB:", "kept" if plan_s < 0.5 and plan_mb < 80 else "NOT kept")
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss > 0
 

@@ -112,7 +112,10 @@ def load_model(recipe, accelerator):
     model.config.use_cache = False
     if m.loss_kernel == "fused_linear":
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
+        if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+            raise Problem(f"loss_kernel is fused_linear, but Liger has none for {model.config.model_type}; use stock")
         others = dict.fromkeys(("rope", "rms_norm", "swiglu", "geglu", "cross_entropy"), False)
         _apply_liger_kernel_to_instance(model, fused_linear_cross_entropy=True, **others)
     if m.gradient_checkpointing:
@@ -365,6 +368,8 @@ def train(recipe, resume):
         if done % saving.logging_steps == 0 or done == steps:
             total_loss, total_trained, total_tokens = accelerator.reduce(seen, "sum").tolist()
             seconds, clock = time.perf_counter() - clock, time.perf_counter()
+            if not math.isfinite(total_loss):
+                raise Problem(f"the loss is {total_loss} at step {done}: go on from a checkpoint with a lower rate")
             log(
                 "step",
                 step=done,

@@ -22,7 +22,10 @@ def list_models(output: str) -> None:
 
     specs = list(all_models())
     if output == "json":
-        _json("models list", [{"id": m.id, "parameters": m.num_parameters, "license": m.license, "gated": m.gated} for m in specs])
+        _json(
+            "models list",
+            [{"id": m.id, "parameters": m.num_parameters, "license": m.license, "gated": m.gated} for m in specs],
+        )
         return
     for m in specs:
         gated = ", gated" if m.gated else ""

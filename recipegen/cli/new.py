@@ -13,9 +13,19 @@ from recipegen.spec import RecipegenError, Severity, Verdict
 
 @click.command()
 @click.argument("name")
-@click.option("--output", type=click.Path(file_okay=False), default=".", metavar="DIR", help="Where the folder is made.  [default: here]")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False),
+    default=".",
+    metavar="DIR",
+    help="Where the folder is made.  [default: here]",
+)
 @request_options
-@click.option("--force", is_flag=True, help="Replace generated files of an existing project; edited ones are kept as *.bak-DIGEST.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace generated files of an existing project; edited ones are kept as *.bak-DIGEST.",
+)
 @click.option("--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="Every phase and term, every reason.")
 def new(name: str, output: str, force: bool, output_format: str, verbose: bool, **given: Any) -> int:
@@ -46,7 +56,9 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     if decision.verdict in (Verdict.FITS, Verdict.TIGHT):
         validation = _validate(render(localize(decision, folder.absolute())), decision)
         written = create(decision, folder, force=force)
-    show.decision(decision, output_format, "new", verbose=verbose, folder=folder, written=written, validation=validation)
+    show.decision(
+        decision, output_format, "new", verbose=verbose, folder=folder, written=written, validation=validation
+    )
     return show.exit_code(decision)
 
 

@@ -102,7 +102,7 @@ def make_request(given: Mapping[str, Any], ask: bool) -> Request:
     if given.get("recipe_file"):
         from recipegen.formats import recipe_yaml
 
-        base = recipe_yaml.read_file(given["recipe_file"])
+        base = recipe_yaml.read(_bytes_of(given["recipe_file"]), given["recipe_file"])
         values = {name: getattr(base, name) for name in base.__dataclass_fields__}
     for name in (
         "model", "hardware", "nodes", "network", "method", "sequence_len", "global_batch_size", "epochs",
@@ -133,6 +133,14 @@ def make_request(given: Mapping[str, Any], ask: bool) -> Request:
     _positive("epochs", values.get("epochs"), 10**4)
     _positive("learning-rate", values.get("learning_rate"), 10)
     return Request(**values)
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise RecipegenError(f"cannot read it: {error.strerror}", where=path) from None
 
 
 def _positive(option: str, value: float | None, limit: float) -> None:

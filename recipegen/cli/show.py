@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from recipegen import __version__
-from recipegen.spec import Alternative, Decision, Estimate, Recipe, Term, Verdict
 from recipegen.formats.plain import to_plain as plain
+from recipegen.spec import Alternative, Decision, Estimate, Recipe, Term, Verdict
 from recipegen.spec.units import GIB, gb, gib, seconds
 
 FORMAT_VERSION = 1
@@ -142,14 +142,21 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
         f"  {r.micro_batch_size} x {r.gradient_accumulation} x {r.parallelism.data_parallel_ranks} ranks = "
         f"{r.global_batch_size} sequences of {r.sequence_len} tokens per step"
     )
-    yield f"  {seconds(e.time.step_s)} per step, {e.time.tokens_per_s:,.0f} tokens/s, MFU {e.time.mfu:.0%}; bound by {e.time.bound_by}"
+    t = e.time
+    yield (f"  {seconds(t.step_s)} per step, {t.tokens_per_s:,.0f} tokens/s, MFU {t.mfu:.0%}; bound by {t.bound_by}")
     if e.time.epoch_s is not None:
-        yield f"  {e.time.steps_per_epoch} steps and {seconds(e.time.epoch_s)} per epoch, {r.epochs:g} epochs: {seconds(e.time.total_s or 0)}"
+        yield (
+            f"  {t.steps_per_epoch} steps and {seconds(t.epoch_s or 0)} per epoch, "
+            f"{r.epochs:g} epochs: {seconds(t.total_s or 0)}"
+        )
     else:
         yield "  time per epoch: not known without the data"
     yield ""
     yield click.style("Host and disk, per node", bold=True)
-    yield f"  host RAM {gb(e.host.load_peak_bytes)} while loading, {gb(e.host.steady_bytes)} while training, of {gb(e.host.capacity_bytes)}"
+    yield (
+        f"  host RAM {gb(e.host.load_peak_bytes)} while loading, {gb(e.host.steady_bytes)} while training, "
+        f"of {gb(e.host.capacity_bytes)}"
+    )
     yield (
         f"  download {gb(e.disk.download_bytes)}{_licence(d)}; {e.disk.checkpoints_kept} checkpoints of "
         f"{gb(e.disk.checkpoint_bytes)}; {gb(e.disk.total_bytes)} in all of {gb(e.disk.capacity_bytes)}"
@@ -223,7 +230,9 @@ def _data(d: Decision) -> Iterator[str]:
         )
 
 
-def _written(d: Decision, folder: Path | None, written: list[str] | None, validation: list[str] | None) -> Iterator[str]:
+def _written(
+    d: Decision, folder: Path | None, written: list[str] | None, validation: list[str] | None
+) -> Iterator[str]:
     if not written:
         return
     yield ""

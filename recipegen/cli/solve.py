@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import sys
 
 import click
 
 from recipegen.catalog import load_cluster, load_model, load_stack
-from recipegen.dataset import measure
+from recipegen.dataset.measure import measure
 from recipegen.decide import decide
 from recipegen.spec import DatasetSpec, Decision, ModelSpec, Request
 
@@ -25,11 +25,11 @@ def solve(request: Request) -> Decision:
 
 
 def _measure(path: str, request: Request, model: ModelSpec) -> DatasetSpec:
-    tokenizer = request.model if (Path(request.model) / "tokenizer.json").is_file() else None
+    tokenizer = request.model if os.path.isfile(os.path.join(request.model, "tokenizer.json")) else None
     size = os.path.getsize(path) if os.path.isfile(path) else 0
-    if size < 20_000_000 or not click.get_text_stream("stderr").isatty():
+    if size < 20_000_000 or not sys.stderr.isatty():
         return measure(path, model=model, format=request.dataset_format, tokenizer_path=tokenizer)
-    with click.progressbar(length=size, label=f"measuring {os.path.basename(path)}", file=click.get_text_stream("stderr")) as bar:
+    with click.progressbar(length=size, label=f"measuring {os.path.basename(path)}", file=sys.stderr) as bar:
         seen = 0
 
         def progress(done_bytes: int, total_bytes: int) -> None:
@@ -37,6 +37,4 @@ def _measure(path: str, request: Request, model: ModelSpec) -> DatasetSpec:
             bar.update(done_bytes - seen)
             seen = done_bytes
 
-        return measure(
-            path, model=model, format=request.dataset_format, tokenizer_path=tokenizer, progress=progress
-        )
+        return measure(path, model=model, format=request.dataset_format, tokenizer_path=tokenizer, progress=progress)

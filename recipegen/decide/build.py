@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 
 from recipegen.catalog.defaults import learning_rate, training_defaults
@@ -70,7 +71,7 @@ def build(s: Setting, c: Choice) -> Recipe:
         trainer=request.trainer,
         stack=s.stack.name,
         method=c.method,
-        adapter=_adapter(s, c) if c.method.is_adapter else None,
+        adapter=_adapter(s) if c.method.is_adapter else None,
         parallelism=p,
         precision=precision,
         optimizer=Optimizer(
@@ -105,7 +106,7 @@ def build(s: Setting, c: Choice) -> Recipe:
         val_set_size=float(s.validation),
         chat_template=s.chat_template,
         eot_tokens=s.eot_tokens,
-        saving=_saving(s, steps),
+        saving=_saving(steps),
         loading=_loading(s),
         launch=_launch(s),
         passthrough=request.passthrough,
@@ -114,13 +115,11 @@ def build(s: Setting, c: Choice) -> Recipe:
 
 
 def _is_path(model: str) -> bool:
-    from pathlib import Path
-
-    return Path(model).is_dir()
+    return os.path.isdir(model)
 
 
 def _wants_packing(s: Setting) -> bool:
-    """Packing fills every sequence; it pays when rows are clearly shorter than the sequence, or are not measured yet."""
+    """Packing pays when rows are clearly shorter than the sequence, or when they are not measured yet."""
     return s.lengths is None or s.lengths.mean < 0.75 * s.sequence_len
 
 
@@ -129,7 +128,7 @@ def _total_steps(s: Setting, global_batch: int, packing: bool, epochs: float) ->
     return None if per_epoch is None else max(1, round(per_epoch * epochs))
 
 
-def _adapter(s: Setting, c: Choice) -> Adapter:
+def _adapter(s: Setting) -> Adapter:
     d = training_defaults()["adapter"]
     dropout = s.pins.get("adapter.dropout", float(d["dropout"]))
     return Adapter(
@@ -194,7 +193,7 @@ def _deepspeed(s: Setting, c: Choice, p: Parallelism) -> DeepSpeed:
     )
 
 
-def _saving(s: Setting, steps: int | None) -> Saving:
+def _saving(steps: int | None) -> Saving:
     d = training_defaults()["saving"]
     every = steps is not None and steps < int(d["logging_every_step_below_steps"])
     return Saving(

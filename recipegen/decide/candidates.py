@@ -67,7 +67,7 @@ def _takes_every_pin(s: Setting, method: Method, strategy: Strategy) -> bool:
         ("adapter" not in groups or method.is_adapter)
         and ("fsdp" not in groups or strategy.is_fsdp)
         and ("deepspeed" not in groups or strategy.is_deepspeed)
-        and (s.pins.get("sync_each_batch", True) or strategy.is_fsdp)
+        and (strategy.is_fsdp or s.pins.get("sync_each_batch") is not False)
     )
 
 
@@ -85,14 +85,14 @@ def _strategies(s: Setting) -> tuple[Strategy, ...]:
         return tuple(x for x in possible if x is not Strategy.FSDP2_HYBRID or nodes > 1)
     if pinned not in possible:
         raise RecipegenError(
-            f"{pinned.label} is not possible on {world} GPU{'s' if world > 1 else ''} ({nodes} node{'s' if nodes > 1 else ''})",
+            f"{pinned.label} is not possible on {world} GPU{'s'[: world - 1]} ({nodes} node{'s'[: nodes - 1]})",
             fix="Possible: " + ", ".join(x.value for x in possible),
         )
     return (pinned,)
 
 
 def _can_be_hybrid(s: Setting) -> bool:
-    shard = s.pins.get("parallelism.dp_shard")
+    shard: int | None = s.pins.get("parallelism.dp_shard")
     world, per_node = s.cluster.world_size, s.cluster.node.gpu_count
     if shard is not None or "parallelism.dp_replicate" in s.pins:
         shard = shard or world // s.pins["parallelism.dp_replicate"]

@@ -36,14 +36,31 @@ _DERIVED = (
 )
 # Smallest and largest value of a field; a field that is not here takes any value of its type.
 _AT_LEAST_ONE = (
-    "sequence_len micro_batch_size gradient_accumulation parallelism.dp_replicate parallelism.dp_shard parallelism.tp"
-    " parallelism.cp adapter.r adapter.alpha max_steps saving.save_steps saving.eval_steps saving.logging_steps"
-    " saving.save_total_limit loading.dataset_num_proc launch.omp_num_threads loading.prefetch_factor"
-    " deepspeed.reduce_bucket_size deepspeed.prefetch_bucket_size deepspeed.sub_group_size deepspeed.buffer_count"
-    " deepspeed.buffer_size"
-).split()
+    "sequence_len",
+    "micro_batch_size",
+    "gradient_accumulation",
+    "parallelism.dp_replicate",
+    "parallelism.dp_shard",
+    "parallelism.tp",
+    "parallelism.cp",
+    "adapter.r",
+    "adapter.alpha",
+    "max_steps",
+    "saving.save_steps",
+    "saving.eval_steps",
+    "saving.logging_steps",
+    "saving.save_total_limit",
+    "loading.dataset_num_proc",
+    "launch.omp_num_threads",
+    "loading.prefetch_factor",
+    "deepspeed.reduce_bucket_size",
+    "deepspeed.prefetch_bucket_size",
+    "deepspeed.sub_group_size",
+    "deepspeed.buffer_count",
+    "deepspeed.buffer_size",
+)
 _LIMITS: dict[str, tuple[float, float]] = {
-    **{path: (1, 10**9) for path in _AT_LEAST_ONE},
+    **dict.fromkeys(_AT_LEAST_ONE, (1, 10**9)),
     "schedule.learning_rate": (1e-12, 10.0),
     "schedule.warmup_steps": (0, 10**9),
     "schedule.warmup_ratio": (0, 1),
@@ -127,7 +144,7 @@ def field_types() -> dict[str, Any]:
         hints = typing.get_type_hints(cls, localns=_names())
         for f in dataclasses.fields(cls):
             path = f"{prefix}{f.name}"
-            if not prefix and f.name in _NOT_PINNABLE or path in _DERIVED:
+            if (not prefix and f.name in _NOT_PINNABLE) or path in _DERIVED:
                 continue
             inner = _dataclass_of(hints[f.name])
             if inner is not None:
@@ -181,13 +198,17 @@ def resolve_path(name: str) -> str:
         raise RecipegenError(f"`{name}` is not set this way", fix=f"Use {_BY_OPTION[name]}")
     known = _TRAINER_SPELLINGS.get(name)
     if known:
-        raise RecipegenError(f"`{name}` is a trainer's spelling", fix=f"Use `{known}`, or `axolotl.{name}` to pass it on")
+        raise RecipegenError(
+            f"`{name}` is a trainer's spelling", fix=f"Use `{known}`, or `axolotl.{name}` to pass it on"
+        )
     leaves = {p.rsplit(".", 1)[-1]: p for p in paths}
     if name in _DERIVED:
         raise RecipegenError(f"`{name}` follows from other fields and cannot be set")
     near = difflib.get_close_matches(name, [*paths, *leaves], n=3, cutoff=0.6)
-    hint = f"Did you mean {', '.join(dict.fromkeys(leaves.get(n, n) for n in near))}?" if near else (
-        "`recipegen explain fields` lists them; a trainer's own key is set as axolotl.KEY=VALUE"
+    hint = (
+        f"Did you mean {', '.join(dict.fromkeys(leaves.get(n, n) for n in near))}?"
+        if near
+        else ("`recipegen explain fields` lists them; a trainer's own key is set as axolotl.KEY=VALUE")
     )
     raise RecipegenError(f"there is no field `{name}`", fix=hint)
 
@@ -217,7 +238,9 @@ def _convert(path: str, hint: Any, value: Any) -> Any:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
             raise _bad(path, value, "a list, written a,b,c")
-        return tuple(_convert(path, typing.get_args(hint)[0], item.strip() if isinstance(item, str) else item) for item in items)
+        return tuple(
+            _convert(path, typing.get_args(hint)[0], item.strip() if isinstance(item, str) else item) for item in items
+        )
     if isinstance(hint, type) and issubclass(hint, Enum):
         try:
             return hint(value.lower() if isinstance(value, str) else value)
@@ -274,7 +297,7 @@ def read_pins(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply(recipe: Recipe, pins: Mapping[str, Any]) -> Recipe:
-    """The recipe with every pin in force. A pin into a group that this recipe lacks (adapter, fsdp, deepspeed) is left out."""
+    """The recipe with every pin in force; a pin into a group that the recipe lacks is left out."""
     by_group: dict[str, dict[str, Any]] = {}
     top: dict[str, Any] = {}
     for path, value in pins.items():

@@ -19,7 +19,7 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
         "parallelism.strategy": _strategy(chosen),
         "precision": _precision(chosen),
         "optimizer.name": _optimizer(s, chosen),
-        "optimizer.beta2": f"{r.optimizer.beta2:g} suits {r.precision.states.value} states; never left to the optimizer class",
+        "optimizer.beta2": f"{r.optimizer.beta2:g} suits {r.precision.states.value} states; never left to the class",
         "optimizer.weight_decay": "off: a no-op on bf16 weights at these rates, and rarely wanted in a fine-tune",
         "optimizer.max_grad_norm": "written out; Axolotl passes none by default",
         "schedule.learning_rate": f"default for {r.method.value} at {s.total_parameters / 1e9:.1f}B parameters",
@@ -27,7 +27,7 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
         "schedule.warmup_ratio": "the number of steps is not known from here",
         "schedule.scheduler": "the usual shape; ends near zero",
         "sequence_len": s.sequence_reason,
-        "micro_batch_size": f"the largest that fits: peak {gib(e.gpu.peak_reserved_bytes)} of {gib(e.gpu.capacity_bytes)}"
+        "micro_batch_size": f"the largest that fits: {gib(e.gpu.peak_reserved_bytes)} of {gib(e.gpu.capacity_bytes)}"
         if not chosen.errors
         else "the smallest",
         "gradient_accumulation": f"{r.micro_batch_size} x {r.gradient_accumulation} x "
@@ -39,7 +39,7 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
         "activation_checkpointing": "recomputes activations in backward: memory for about a third more compute"
         if r.activation_checkpointing
         else "everything fits without recomputing, which is faster",
-        "activation_checkpointing_reentrant": "ZeRO-3 repartitions weights during recompute; only the reentrant form allows it"
+        "activation_checkpointing_reentrant": "ZeRO-3 repartitions weights during recompute; the other form refuses"
         if r.activation_checkpointing_reentrant
         else "the non-reentrant form; Axolotl's default is the other",
         "loss_kernel": _loss(s, chosen),
@@ -48,7 +48,7 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
         "epochs": f"default for {r.method.value}: {kind['epochs']}",
         "val_set_size": f"{r.val_set_size:g} rows held out" if r.val_set_size else "none under 1,000 rows",
         "saving.save_steps": "about once an hour of predicted time" if r.saving.save_steps else "once per epoch",
-        "saving.save_total_limit": f"{e.disk.checkpoints_kept} x {gb(e.disk.checkpoint_bytes)} on disk while the new one is written",
+        "saving.save_total_limit": f"{e.disk.checkpoints_kept} x {gb(e.disk.checkpoint_bytes)} while one is written",
         "saving.logger": "local files; no key of any service is written",
         "loading.dataloader_workers": "explicit: unset, Axolotl uses one per GPU and 256 batches ahead of each",
         "loading.dataset_num_proc": "at most the physical cores",
@@ -73,7 +73,9 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
             if r.method.is_adapter
             else "each rank writes its shard; resumes on another number of ranks too"
         )
-        out["fsdp.reshard_after_forward"] = "frees a layer's weights after its forward; the second all-gather is the price"
+        out["fsdp.reshard_after_forward"] = (
+            "frees a layer's weights after its forward; the second all-gather is the price"
+        )
         out["fsdp.cpu_ram_efficient_loading"] = (
             "only rank 0 reads the checkpoint into host RAM"
             if r.fsdp.cpu_ram_efficient_loading
@@ -156,7 +158,7 @@ def _loss(s: Setting, chosen: Scored) -> str:
     if r.loss_kernel is LossKernel.FUSED_LINEAR:
         return "never builds the logits"
     if r.loss_kernel is LossKernel.CHUNKED_UPCAST:
-        return f"upcasts the logits in chunks; Liger's fused linear loss is not measured on {s.cluster.gpu.compute_capability}"
+        return f"upcasts the logits in chunks; no fused linear loss was measured on {s.cluster.gpu.compute_capability}"
     return "the model's own loss"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,9 @@ def settle(
     lengths = _together([d.lengths for d in datasets]) if rows is not None else None
     sequence_len, reason = _sequence_len(request, model, pins, lengths)
     notes = [note for d in datasets for note in d.notes]
-    template, eot, eot_notes = None, (), ()
+    template: str | None = None
+    eot: tuple[str, ...] = ()
+    eot_notes: tuple[str, ...] = ()
     if any(d.format in (DataFormat.MESSAGES, DataFormat.SHAREGPT) for d in datasets):
         template, eot, eot_notes = end_of_turn(model, _tokenizer_folder(request.model))
     validation = validation_rows(rows) if rows else 0
@@ -73,11 +76,8 @@ def settle(
 
 
 def _tokenizer_folder(model: str) -> str | None:
-    from pathlib import Path
-
-    folder = Path(model)
     known = ("tokenizer.json", "tokenizer_config.json")
-    return str(folder) if any((folder / name).is_file() for name in known) else None
+    return model if any(os.path.isfile(os.path.join(model, name)) for name in known) else None
 
 
 def _sequence_len(

@@ -86,7 +86,9 @@ def kernels_run_on_the_card(context: Context) -> Iterator[tuple[str, str]]:
         yield "activation offloading needs pinned memory, which this profile lacks", "--set activation_offloading=false"
 
 
-@rule("RG206", "compat", Severity.ERROR, source="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html")
+@rule(
+    "RG206", "compat", Severity.ERROR, source="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
+)
 def hybrid_shard_stays_inside_a_node(context: Context) -> Iterator[tuple[str, str]]:
     """Hybrid shard gathers parameters inside the shard group for every micro-batch; a group that crosses nodes sends
     that over the network, which is what it is meant to avoid. Groups must also divide a node evenly."""
@@ -109,7 +111,12 @@ def sequence_is_within_the_model(context: Context) -> Iterator[tuple[str, str]]:
         )
 
 
-@rule("RG208", "compat", Severity.ERROR, source="axolotl 0.19.0, axolotl/monkeypatch; transformers 5.16.1, masking_utils.py")
+@rule(
+    "RG208",
+    "compat",
+    Severity.ERROR,
+    source="axolotl 0.19.0, axolotl/monkeypatch; transformers 5.16.1, masking_utils.py",
+)
 def packing_keeps_documents_apart(context: Context) -> Iterator[tuple[str, str]]:
     """Packed documents must not see one another: a variable-length kernel does that without a mask, otherwise a
     block-diagonal S x S mask does, at a cost that the estimate shows. Eager attention with packing keeps every
@@ -138,9 +145,14 @@ def adapter_targets_exist(context: Context) -> Iterator[tuple[str, str]]:
         yield "the adapter has no target modules", "--set adapter.target_modules=" + ",".join(known)
 
 
-@rule("RG210", "compat", Severity.ERROR, source="axolotl 0.19.0, axolotl/core/builders/base.py: one data-parallel axis pair")
+@rule(
+    "RG210",
+    "compat",
+    Severity.ERROR,
+    source="axolotl 0.19.0, axolotl/core/builders/base.py: one data-parallel axis pair",
+)
 def tensor_and_context_parallel_are_not_generated(context: Context) -> Iterator[tuple[str, str]]:
-    """Tensor parallel wants NVLink and context parallel ring-flash-attn; on PCIe boxes both are priced by hand today."""
+    """Tensor parallel wants NVLink and context parallel ring-flash-attn; on PCIe boxes neither is generated."""
     p = context.recipe.parallelism
     if p.tp > 1 or p.cp > 1:
         yield f"tp {p.tp} and cp {p.cp} are not generated yet; both must be 1", "--set tp=1 --set cp=1"
@@ -161,8 +173,8 @@ def groups_match_the_strategy(context: Context) -> Iterator[str]:
 
 @rule("RG212", "compat", Severity.ERROR, source="axolotl 0.19.0 LoRA kernels: axolotl/kernels/lora.py; peft 0.20.0")
 def lora_kernels_want_plain_lora(context: Context) -> Iterator[tuple[str, str]]:
-    """The fused LoRA kernels have no dropout and need gate, up and down projections with separate q, k, v; elsewhere they
-    are left off."""
+    """The fused LoRA kernels have no dropout and need gate, up and down projections with separate q, k, v;
+    elsewhere they are left off."""
     a = context.recipe.adapter
     if a is not None and a.fused_kernels and a.dropout > 0:
         yield f"the fused LoRA kernels want dropout 0, it is {a.dropout:g}", "--set adapter.fused_kernels=false"

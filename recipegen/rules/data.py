@@ -9,9 +9,15 @@ from recipegen.rules.registry import Context, rule
 from recipegen.spec import Severity
 
 
-@rule("RG501", "data", Severity.WARNING, source="axolotl 0.19.0: excess_length_strategy drops longer rows with an INFO line")
+@rule(
+    "RG501",
+    "data",
+    Severity.WARNING,
+    source="axolotl 0.19.0: excess_length_strategy drops longer rows with an INFO line",
+)
 def few_rows_are_lost_to_length(context: Context) -> Iterator[tuple[str, str]]:
-    """Rows longer than the sequence are dropped (or cut). Above 1% it is worth knowing, above 5% worth a longer sequence."""
+    """Rows longer than the sequence are dropped (or cut). Above 1% it is worth knowing, above 5% worth a longer
+    sequence."""
     r = context.recipe
     table = training_defaults()["sequence_len"]
     for data in r.datasets:

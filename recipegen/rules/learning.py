@@ -34,15 +34,15 @@ def weight_decay_does_something(context: Context) -> Iterator[tuple[str, str]]:
     shrink = r.schedule.learning_rate * r.optimizer.weight_decay
     if r.precision.trainable is Dtype.BF16 and r.precision.master is None and 0 < shrink < floor:
         yield (
-            f"weight_decay {r.optimizer.weight_decay:g} at rate {r.schedule.learning_rate:g} leaves bf16 weights unchanged",
+            f"weight_decay {r.optimizer.weight_decay:g} at rate {r.schedule.learning_rate:g} moves no bf16 weight",
             "--set weight_decay=0",
         )
 
 
 @rule("RG403", "learning", Severity.WARNING, source=_TEST)
 def second_moment_does_not_drift(context: Context) -> Iterator[tuple[str, str]]:
-    """A bf16 second moment at beta2 0.999 cannot fall: each step's change is below its rounding. After a tenfold fall of
-    the gradient it stays several times too large and the steps too small."""
+    """A bf16 second moment at beta2 0.999 cannot fall: each step's change is below its rounding. After a tenfold fall
+    of the gradient it stays several times too large and the steps too small."""
     r = context.recipe
     if r.precision.states is Dtype.BF16 and r.optimizer.beta2 > 0.995:
         yield f"beta2 {r.optimizer.beta2:g} with bf16 states drifts", "--set optimizer.beta2=0.99"

@@ -10,23 +10,26 @@ from recipegen.spec import Severity, Strategy
 
 @rule("RG601", "network", Severity.WARNING, source="docs/estimates.md", needs_estimate=True)
 def parameters_do_not_cross_a_slow_network(context: Context) -> Iterator[tuple[str, str]]:
-    """Full shard across nodes gathers every parameter over the network for every micro-batch, not once per step. It buys
-    capacity; an adapter on one node, or hybrid shard where one node is enough, avoids it."""
+    """Full shard across nodes gathers every parameter over the network for every micro-batch, not once per step. It
+    buys capacity; an adapter on one node, or hybrid shard where one node is enough, avoids it."""
     p = context.recipe.parallelism
     if p.strategy is Strategy.FSDP2_FULL and p.nodes > 1:
         network = context.cluster.network.name if context.cluster.network else "the network"
         crossing = sum(c.seconds for c in context.costs.traffic.collectives if c.group in ("network", "world"))
         yield (
-            f"every all-gather crosses {network}: {crossing:.0f} s of transfers per step of {context.costs.time.step_s:.0f} s",
+            f"every all-gather crosses {network}: {crossing:.0f} s of transfers in {context.costs.time.step_s:.0f} s",
             "an adapter on one node does without",
         )
 
 
 @rule("RG602", "checkpoint", Severity.WARNING, source="catalog/stacks/*/optimizers.yaml")
 def resume_of_the_optimizer_was_tested(context: Context) -> Iterator[tuple[str, str]]:
-    """Resuming is proven by equal losses and gradient norms against an uninterrupted run; the stack's table says for which
-    optimizers that was done."""
+    """Resuming is proven by equal losses and gradient norms against an uninterrupted run; the stack's table says for
+    which optimizers that was done."""
     r = context.recipe
     facts = context.stack.optimizer(r.optimizer.name)
     if not facts.resume_verified:
-        yield f"save and resume of {r.optimizer.name} was not verified on {context.stack.name}", "test a resume before relying on it"
+        yield (
+            f"save and resume of {r.optimizer.name} was not verified on {context.stack.name}",
+            "test a resume before relying on it",
+        )

@@ -93,10 +93,7 @@ class Disk:
     @property
     def total_bytes(self) -> int:
         return (
-            self.download_bytes
-            + self.prepared_bytes
-            + self.checkpoint_bytes * self.checkpoints_kept
-            + self.swap_bytes
+            self.download_bytes + self.prepared_bytes + self.checkpoint_bytes * self.checkpoints_kept + self.swap_bytes
         )
 
 

@@ -24,7 +24,19 @@ FILES = {
 
 
 def test_the_folder_is_complete(tmp_path: Path, data_file: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run(["new", "tune", "--output", str(tmp_path), "--model", "Llama-3.1-8B-Instruct", "--dataset", str(data_file()), *BOX])
+    code = run(
+        [
+            "new",
+            "tune",
+            "--output",
+            str(tmp_path),
+            "--model",
+            "Llama-3.1-8B-Instruct",
+            "--dataset",
+            str(data_file()),
+            *BOX,
+        ]
+    )
     out = capsys.readouterr().out
     assert code == 0
     assert {p.name for p in (tmp_path / "tune").iterdir()} >= FILES
@@ -125,11 +137,16 @@ def test_hostile_text_never_reaches_a_shell_or_a_yaml_unquoted(
     assert not Path("CANARY").exists()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/tmp/x", "a/b", "-x", "a b", "a\nb", "$(x)", "a" * 300, "é", ".hidden"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "/tmp/x", "a/b", "-x", "a b", "a\nb", "$(x)", "a" * 300, "é", ".hidden"]
+)
 def test_a_name_that_is_not_a_plain_folder_name_is_refused(tmp_path: Path, data_file: Make, name: str) -> None:
     before = sorted(p.name for p in tmp_path.iterdir())
     data = data_file()
-    assert run(["new", "--output", str(tmp_path), "--model", "Llama-3.1-8B", "--dataset", str(data), *BOX, "--", name]) == 2
+    assert (
+        run(["new", "--output", str(tmp_path), "--model", "Llama-3.1-8B", "--dataset", str(data), *BOX, "--", name])
+        == 2
+    )
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*before, data.name])
 
 
@@ -152,7 +169,9 @@ arguments = st.fixed_dictionaries(
         "--dataset-format": st.one_of(st.sampled_from(["auto", "alpaca"]), words),
         "--model-revision": words,
         "--set": st.one_of(
-            st.sampled_from(["strategy=ddp", "micro_batch_size=3", "packing=false", "optimizer=nonsense", "axolotl.foo=1"]),
+            st.sampled_from(
+                ["strategy=ddp", "micro_batch_size=3", "packing=false", "optimizer=nonsense", "axolotl.foo=1"]
+            ),
             words,
         ),
     },

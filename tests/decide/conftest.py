@@ -14,7 +14,9 @@ Solve = Callable[..., Decision]
 
 @pytest.fixture(scope="session")
 def solve() -> Solve:
-    def solve(model: str, hardware: str, *, pins: dict[str, Any] | None = None, datasets: tuple = (), **more: Any) -> Decision:
+    def solve(
+        model: str, hardware: str, *, pins: dict[str, Any] | None = None, datasets: tuple = (), **more: Any
+    ) -> Decision:
         request = Request(model=model, hardware=hardware, pins=pins or {}, **more)
         cluster = load_cluster(
             hardware, nodes=request.nodes, network=request.network, overrides=request.hardware_overrides

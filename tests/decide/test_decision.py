@@ -11,7 +11,15 @@ from recipegen.catalog import hardware_names
 from recipegen.spec import Decision, Method, PrecisionLabel, RecipegenError, Severity, Strategy, Verdict
 
 Solve = Callable[..., Decision]
-MODELS = ["Llama-3.2-1B", "Llama-3.1-8B", "Qwen3-14B", "Qwen3-30B-A3B", "Llama-3.3-70B-Instruct", "gemma-3-12b-pt", "Qwen2.5-0.5B"]
+MODELS = [
+    "Llama-3.2-1B",
+    "Llama-3.1-8B",
+    "Qwen3-14B",
+    "Qwen3-30B-A3B",
+    "Llama-3.3-70B-Instruct",
+    "gemma-3-12b-pt",
+    "Qwen2.5-0.5B",
+]
 
 requests = st.fixed_dictionaries(
     {
@@ -26,7 +34,9 @@ requests = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(request=requests)
 def test_a_decision_is_whole_and_consistent(solve: Solve, request: dict) -> None:
     network = "none" if request["nodes"] == 1 else "roce-100"

@@ -85,7 +85,9 @@ def test_what_follows_from_other_fields_cannot_be_set(name: str) -> None:
         read_pins({name: "1"})
 
 
-@given(st.sampled_from(sorted(field_types())), st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none()))
+@given(
+    st.sampled_from(sorted(field_types())), st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none())
+)
 def test_any_value_is_typed_or_refused_in_one_line(path: str, value: object) -> None:
     try:
         pins = read_pins({path: value})

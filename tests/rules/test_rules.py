@@ -27,7 +27,9 @@ from recipegen.spec import (
 )
 
 
-def decided(model: str = "Llama-3.1-8B", hardware: str = "kentino-8x-rtx-pro-6000", nodes: int = 1, **more: object) -> Decision:
+def decided(
+    model: str = "Llama-3.1-8B", hardware: str = "kentino-8x-rtx-pro-6000", nodes: int = 1, **more: object
+) -> Decision:
     request = Request(model=model, hardware=hardware, nodes=nodes, network="ib-hdr" if nodes > 1 else "none", **more)  # type: ignore[arg-type]
     cluster = load_cluster(hardware, nodes=nodes, network=request.network)
     return decide(request, load_model(model), cluster, load_stack(), ())
@@ -60,7 +62,11 @@ BROKEN: list[tuple[str, Decision, Callable[[Recipe], Recipe]]] = [
     ("RG205", FULL, lambda r: replace(r, attention="flash_attention_2")),
     ("RG205", FULL, lambda r: replace(r, attention="flash_attention_3")),
     ("RG205", FULL, lambda r: replace(r, loss_kernel=LossKernel.CUT)),
-    ("RG206", HYBRID, lambda r: replace(r, parallelism=Parallelism(Strategy.FSDP2_HYBRID, 2, 6, dp_replicate=3, dp_shard=4))),
+    (
+        "RG206",
+        HYBRID,
+        lambda r: replace(r, parallelism=Parallelism(Strategy.FSDP2_HYBRID, 2, 6, dp_replicate=3, dp_shard=4)),
+    ),
     ("RG207", FULL, lambda r: replace(r, sequence_len=10**6)),
     ("RG208", FULL, lambda r: replace(r, packing=True, attention="eager", attention_memory=AttentionMemory.EAGER)),
     ("RG209", LORA, lambda r: replace(r, adapter=replace(r.adapter, target_modules=("q_proj", "c_attn")))),
@@ -80,7 +86,9 @@ BROKEN: list[tuple[str, Decision, Callable[[Recipe], Recipe]]] = [
 
 
 @pytest.mark.parametrize(("rule", "sound", "breaks"), BROKEN, ids=[f"{b[0]}-{i}" for i, b in enumerate(BROKEN)])
-def test_a_rule_speaks_when_its_one_thing_is_wrong(rule: str, sound: Decision, breaks: Callable[[Recipe], Recipe]) -> None:
+def test_a_rule_speaks_when_its_one_thing_is_wrong(
+    rule: str, sound: Decision, breaks: Callable[[Recipe], Recipe]
+) -> None:
     assert rule not in findings(sound, sound.recipe)
     said = findings(sound, breaks(sound.recipe)).get(rule)
     assert said is not None
@@ -93,7 +101,9 @@ def test_capabilities_decide_not_names() -> None:
     cluster = replace(FULL.cluster, node=replace(FULL.cluster.node, gpu=gpu))
     recipe = replace(FULL.recipe, torch_compile=True)
     without = replace(FULL, cluster=cluster)
-    reasons = [f.reason for f in evaluate(recipe, without.model, cluster, FULL.estimate, load_stack()) if f.rule == "RG205"]
+    reasons = [
+        f.reason for f in evaluate(recipe, without.model, cluster, FULL.estimate, load_stack()) if f.rule == "RG205"
+    ]
     assert any("torch_compile needs Triton" in r for r in reasons)
     assert any("no pinned memory" in r for r in reasons)
 
@@ -114,8 +124,12 @@ def test_host_and_disk_are_judged_by_the_nodes_capacity() -> None:
 
 
 def test_a_run_shorter_than_its_warm_up_is_said() -> None:
-    data = DatasetSpec("t.jsonl", DataFormat.COMPLETION, 64, replace(LONG_ROWS, rows_measured=64), (("path", "t.jsonl"),))
-    recipe = replace(FULL.recipe, datasets=(data,), epochs=1.0, schedule=replace(FULL.recipe.schedule, warmup_steps=10**6))
+    data = DatasetSpec(
+        "t.jsonl", DataFormat.COMPLETION, 64, replace(LONG_ROWS, rows_measured=64), (("path", "t.jsonl"),)
+    )
+    recipe = replace(
+        FULL.recipe, datasets=(data,), epochs=1.0, schedule=replace(FULL.recipe.schedule, warmup_steps=10**6)
+    )
     assert "RG405" in findings(FULL, recipe)
 
 

@@ -10,7 +10,9 @@ sizes = st.integers(1, 16)
 
 
 def test_the_error_shows_the_equation_with_its_numbers() -> None:
-    with pytest.raises(ValueError, match=r"dp_replicate\(2\) \* dp_shard\(4\) \* tp\(1\) \* cp\(1\) = 8.*world_size is 16"):
+    with pytest.raises(
+        ValueError, match=r"dp_replicate\(2\) \* dp_shard\(4\) \* tp\(1\) \* cp\(1\) = 8.*world_size is 16"
+    ):
         Parallelism(Strategy.FSDP2_HYBRID, 2, 8, dp_replicate=2, dp_shard=4)
 
 

@@ -13,7 +13,9 @@ def test_memory_is_in_gib_and_traffic_in_gb() -> None:
     assert gb(10**9) == "1.0 GB"
 
 
-@pytest.mark.parametrize(("value", "said"), [(0.42, "0.42 s"), (41.2, "41 s"), (180, "3.0 min"), (36000, "10.0 h"), (864000, "10.0 days")])
+@pytest.mark.parametrize(
+    ("value", "said"), [(0.42, "0.42 s"), (41.2, "41 s"), (180, "3.0 min"), (36000, "10.0 h"), (864000, "10.0 days")]
+)
 def test_durations_are_said_as_people_say_them(value: float, said: str) -> None:
     assert seconds(value) == said
 

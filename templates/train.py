@@ -303,7 +303,11 @@ def tokenised(recipe, tokenizer, accelerator, log):
 
 
 def optimizer_step(micro_batches, model, optimizer, recipe, accelerator):
-    """One optimizer step. Returns (sum of this rank's token losses, this rank's trained tokens, gradient norm)."""
+    """One optimizer step.
+
+    Returns this rank's sum of token losses and number of trained tokens, the gradient norm over all ranks, and the
+    dtypes of the gradients.
+    """
     trained = torch.stack([(batch["targets"] != IGNORE).sum() for batch in micro_batches]).sum()
     # Backward divides by the accumulation steps and averages over the ranks: undo both, divide by all trained tokens.
     everywhere = accelerator.reduce(trained, "sum").clamp(min=1)
@@ -361,7 +365,7 @@ def train(recipe, resume):
             group["lr"] = rate
         micro_batches = [to_device(next(batches), accelerator.device) for _ in range(batch.gradient_accumulation)]
         loss, trained, norm, gradients = optimizer_step(micro_batches, model, optimizer, recipe, accelerator)
-        tokens = sum(micro_batch["input_ids"].numel() for micro_batch in micro_batches)
+        tokens = sum(micro_batch["input_ids"].numel() for micro_batch in micro_batches)  # padding included
         seen += torch.stack([loss, trained, torch.full_like(trained, tokens)])
         if done == first + 1:
             log("precision", gradients=gradients, states=count_states(optimizer))

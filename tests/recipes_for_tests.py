@@ -70,8 +70,6 @@ PINS = {
     "deepspeed": "0.18.9",
     "tensorboard": "2.21.0",
     "datasets": "4.8.4",
-    "numpy": "2.3.5",
-    "PyYAML": "6.0.3",
 }
 
 
@@ -258,11 +256,18 @@ def recipes() -> Iterator[tuple[str, Recipe]]:
     yield "flash-attention", recipe(attention="flash_attention_2", packing=True, pad_to_sequence_len=True)
     yield "revision", recipe(model_revision="0e9e39f", max_steps=100, schedule=Schedule(1e-5, "cosine", None, 0.03))
     yield "no-workers", recipe(loading=Loading(0, None, False, 4), chat_template=None, eot_tokens=())
-    yield "passthrough", recipe(
-        passthrough={
-            "axolotl": {"neftune_noise_alpha": 5.0, "learning_rate": 3e-5, "fsdp_config.reshard_after_forward": False},
-            "accelerate": {"debug": True},
-        }
+    yield (
+        "passthrough",
+        recipe(
+            passthrough={
+                "axolotl": {
+                    "neftune_noise_alpha": 5.0,
+                    "learning_rate": 3e-5,
+                    "fsdp_config.reshard_after_forward": False,
+                },
+                "accelerate": {"debug": True},
+            }
+        ),
     )
 
 
@@ -281,7 +286,9 @@ def estimate(world: Cluster) -> Estimate:
     )
     capacity = world.gpu.memory_bytes
     gpu = GpuMemory(phases, 15 * GIB, 17 * GIB, 16 * GIB, 19 * GIB, capacity, "layer backward")
-    host = HostMemory(40 * GIB, 20 * GIB, world.node.host_ram_bytes, (Term("model", "loading", 16 * GIB, "safetensors"),))
+    host = HostMemory(
+        40 * GIB, 20 * GIB, world.node.host_ram_bytes, (Term("model", "loading", 16 * GIB, "safetensors"),)
+    )
     disk = Disk(16 * 10**9, 10**8, 64 * 10**9, 3, 0, world.node.nvme_bytes)
     traffic = Traffic((Collective("all_gather", "parameters", "node", 8, 14 * 10**9, 0.5),))
     time = Time(6.2, 21000.0, 31, 192.2, 384.4, "compute", 0.31, (("compute", 5.1), ("traffic", 1.1)))

@@ -15,10 +15,10 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 # What the schema modules mention and do not need. ring_flash_attn and mistral_common stand for "installed on the box".
 STUBBED = frozenset(
@@ -119,7 +119,9 @@ class _Name:
 
 
 class _Module(types.ModuleType):
-    __path__: ClassVar[MutableSequence[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package: its submodules are stand-ins too
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):

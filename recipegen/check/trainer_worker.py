@@ -1,8 +1,8 @@
-"""The child process that runs the trainers' own code: one JSON request a line on stdin, one JSON answer a line on stdout.
+"""The child process that runs the trainers' own code: one JSON request a line on stdin, one JSON answer on stdout.
 
-Started by trainer_process.py with a clean environment, without a GPU and in an empty folder. It imports a trainer when the
-first request for it comes, so one child serves any mix of requests. Requests carry values and file contents; nothing is
-read from the recipe's folder, and no plugin is imported but Axolotl's own.
+Started by trainer_process.py with a clean environment, without a GPU and in an empty folder. It imports a trainer when
+the first request for it comes, so one child serves any mix of requests. Requests carry values and file contents;
+nothing is read from the recipe's folder, and no plugin is imported but Axolotl's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def accelerate(request: Mapping[str, Any]) -> Answer:
     folder = _write_files(request)
     path = folder / request["name"]
     stages: list[str] = []
-    with contextlib.chdir(folder) if sys.version_info >= (3, 11) else _chdir(folder):
+    with _working_in(folder):
         try:
             stages.append("load")
             load_config_from_file(str(path))
@@ -223,7 +223,7 @@ def _write_files(request: Mapping[str, Any]) -> Path:
 
 
 @contextlib.contextmanager
-def _chdir(folder: Path) -> Any:
+def _working_in(folder: Path) -> Iterator[None]:
     before = os.getcwd()
     os.chdir(folder)
     try:

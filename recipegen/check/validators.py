@@ -2,8 +2,8 @@
 
 Axolotl has two routes with equal verdicts: *stubbed* (its real pydantic models beside stubs, half a second, in this
 process) and *full* (`validate_config` with plugins prepared, in a child process, some ten seconds for the first file).
-Accelerate and DeepSpeed always run in the child. Nothing here looks at a local GPU, at the environment of a launcher, or
-at any file but the ones handed in.
+Accelerate and DeepSpeed always run in the child. Nothing here looks at a local GPU, at the environment of a launcher,
+or at any file but the ones handed in.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def validate_accelerate(
     files = dict(files or {})
     section = document.values.get("deepspeed_config")
     named = section.get("deepspeed_config_file") if isinstance(section, dict) else None
-    if named is not None and str(named).removeprefix("./") not in files:
+    if named is not None and str(named).removeprefix("./") not in _texts(files):
         where = document.where(("deepspeed_config", "deepspeed_config_file"))
         lost = finding("RG726", Severity.ERROR, f"{named} is not a file of this project", where=where)
         return ValidationReport("accelerate", False, "the DeepSpeed JSON is not there", (lost,))

@@ -146,7 +146,7 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
     yield (f"  {seconds(t.step_s)} per step, {t.tokens_per_s:,.0f} tokens/s, MFU {t.mfu:.0%}; bound by {t.bound_by}")
     if e.time.epoch_s is not None:
         yield (
-            f"  {t.steps_per_epoch} steps and {seconds(t.epoch_s or 0)} per epoch, "
+            f"  {t.steps_per_epoch} step{'s'[: (t.steps_per_epoch or 0) - 1]} and {seconds(t.epoch_s or 0)} per epoch, "
             f"{r.epochs:g} epochs: {seconds(t.total_s or 0)}"
         )
     else:

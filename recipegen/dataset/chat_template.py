@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from recipegen.dataset.facts import facts
 from recipegen.dataset.files import is_hub_id
-from recipegen.dataset.problems import shown
+from recipegen.dataset.problems import shown_path
 from recipegen.spec import ModelSpec, RecipegenError
 
 # Tags of the transformers library's own Jinja extension; they mark text and print nothing.
@@ -49,7 +49,7 @@ def find_tokenizer(model: ModelSpec, tokenizer_path: str | os.PathLike[str] | No
         folder = Path(tokenizer_path)
         folder = folder.parent if folder.is_file() else folder
         if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-            raise RecipegenError(f"{shown(tokenizer_path)} holds neither tokenizer.json nor tokenizer_config.json")
+            raise RecipegenError(f"{shown_path(tokenizer_path)} holds neither tokenizer.json nor tokenizer_config.json")
         return folder
     try:
         own = Path(model.id)

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import IO
 
-from recipegen.dataset.problems import shown
+from recipegen.dataset.problems import shown, shown_path
 from recipegen.spec import RecipegenError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -79,13 +79,13 @@ def find(text: str, base_dir: Path | None = None) -> DataFile | None:
     if not text.strip():
         raise RecipegenError("the data set's path is empty")
     if "\0" in text:
-        raise RecipegenError(f"the data set's path {shown(text)} holds a NUL character")
+        raise RecipegenError(f"the data set's path {shown_path(text)} holds a NUL character")
     try:
         path = Path(text).expanduser()
         path = path if path.is_absolute() or base_dir is None else base_dir / path
         exists, directory = path.exists(), path.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
-        raise RecipegenError(f"the data set {shown(text)} cannot be looked up: {error}") from None
+        raise RecipegenError(f"the data set {shown_path(text)} cannot be looked up: {error}") from None
     if not exists:
         if is_hub_id(text) and not path.parent.is_dir():
             return None
@@ -93,12 +93,12 @@ def find(text: str, base_dir: Path | None = None) -> DataFile | None:
     if directory:
         inside = [p.name for p in _listing(path) if _kind_by_name(p.name) in (".jsonl", ".json", ".csv", ".parquet")]
         hint = f"Name one of its files: {', '.join(shown(n) for n in inside[:5])}." if inside else "Name a file."
-        raise RecipegenError(f"{shown(text)} is a directory, not a data file", fix=hint)
+        raise RecipegenError(f"{shown_path(text)} is a directory, not a data file", fix=hint)
     if not path.is_file():
-        raise RecipegenError(f"{shown(text)} is not a regular file")
+        raise RecipegenError(f"{shown_path(text)} is not a regular file")
     if any(c in text for c in _PATTERN_CHARACTERS) or "::" in text:
         raise RecipegenError(
-            f"the path {shown(text)} holds one of * ? [ or ::, which the trainer's loader takes for a pattern",
+            f"the path {shown_path(text)} holds one of * ? [ or ::, which the trainer's loader takes for a pattern",
             fix="Rename the file.",
         )
     return _recognised(text, path)
@@ -119,8 +119,8 @@ def _missing(text: str, path: Path) -> RecipegenError:
     elif _kind_by_name(text) is None and "/" not in text:
         fix = "Give the path of a data file, or a Hub id of the form org/name."
     else:
-        fix = f"Checked from {shown(os.path.abspath(path.parent))}."
-    return RecipegenError(f"the data file {shown(text)} does not exist", fix=fix)
+        fix = f"Checked from {shown_path(os.path.abspath(path.parent))}."
+    return RecipegenError(f"the data file {shown_path(text)} does not exist", fix=fix)
 
 
 def _recognised(text: str, path: Path) -> DataFile:
@@ -129,24 +129,24 @@ def _recognised(text: str, path: Path) -> DataFile:
         with path.open("rb") as stream:
             start = stream.read(4)
     except OSError as error:
-        raise RecipegenError(f"{shown(text)} cannot be read: {error.strerror or error}") from None
+        raise RecipegenError(f"{shown_path(text)} cannot be read: {error.strerror or error}") from None
     if size == 0:
-        raise RecipegenError(f"{shown(text)} is empty", fix=f"Known are {_KNOWN}.")
+        raise RecipegenError(f"{shown_path(text)} is empty", fix=f"Known are {_KNOWN}.")
     name = " ".join(text.split())
     compressed = start[:2] == b"\x1f\x8b"
     by_name = _kind_by_name(path.name)
     if start == b"PAR1":
         return DataFile(path, name, Kind.PARQUET, False, size)
     if by_name == ".parquet":
-        raise RecipegenError(f"{shown(text)} is not a Parquet file: it does not start with PAR1")
+        raise RecipegenError(f"{shown_path(text)} is not a Parquet file: it does not start with PAR1")
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise RecipegenError(f"{shown(text)} is UTF-16 text", fix="Save it as UTF-8.")
+        raise RecipegenError(f"{shown_path(text)} is UTF-16 text", fix="Save it as UTF-8.")
     if start[:4] == b"PK\x03\x04" or start[:3] == b"BZh" or start in (b"\xfd7zX", b"\x28\xb5\x2f\xfd"):
-        raise RecipegenError(f"{shown(text)} is packed in a way that is not read here", fix=f"Known are {_KNOWN}.")
+        raise RecipegenError(f"{shown_path(text)} is packed in a way that is not read here", fix=f"Known are {_KNOWN}.")
     if by_name == ".csv":
         return DataFile(path, name, Kind.CSV, compressed, size)
     if by_name in (".txt", ".tsv", ".xlsx", ".arrow"):
-        raise RecipegenError(f"{shown(text)}: {by_name} files are not read here", fix=f"Known are {_KNOWN}.")
+        raise RecipegenError(f"{shown_path(text)}: {by_name} files are not read here", fix=f"Known are {_KNOWN}.")
     file = DataFile(path, name, Kind.JSONL, compressed, size)
     return _json_kind(file, text, certain=by_name is not None)
 
@@ -157,22 +157,22 @@ def _json_kind(file: DataFile, text: str, *, certain: bool) -> DataFile:
         with file.open() as (stream, _):
             head = stream.read(4096)
     except (OSError, EOFError, ValueError) as error:
-        raise RecipegenError(f"{shown(text)} cannot be read: {error}") from None
+        raise RecipegenError(f"{shown_path(text)} cannot be read: {error}") from None
     except Exception as error:  # zlib.error has no public base but Exception
-        raise RecipegenError(f"{shown(text)} is not a whole gzip file: {error}") from None
+        raise RecipegenError(f"{shown_path(text)} is not a whole gzip file: {error}") from None
     if b"\0" in head:
-        raise RecipegenError(f"{shown(text)} holds NUL bytes: it is not text", fix=f"Known are {_KNOWN}.")
+        raise RecipegenError(f"{shown_path(text)} holds NUL bytes: it is not text", fix=f"Known are {_KNOWN}.")
     bare = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if bare.startswith(b"["):
         if not head.startswith(b"["):
             raise RecipegenError(
-                f"{shown(text)} starts with a byte order mark or white space before `[`, which the trainer's JSON "
+                f"{shown_path(text)} starts with a byte order mark or white space before `[`, which the trainer's JSON "
                 "loader refuses",
                 fix="Save it without, or as JSONL (one object a line).",
             )
         return DataFile(file.path, file.name, Kind.JSON_ARRAY, file.compressed, file.size_bytes)
     if not bare and len(head) >= file.size_bytes:
-        raise RecipegenError(f"{shown(text)} is empty", fix=f"Known are {_KNOWN}.")
+        raise RecipegenError(f"{shown_path(text)} is empty", fix=f"Known are {_KNOWN}.")
     if certain or bare.startswith(b"{"):
         return file
-    raise RecipegenError(f"{shown(text)} is of no known kind", fix=f"Known are {_KNOWN}.")
+    raise RecipegenError(f"{shown_path(text)} is of no known kind", fix=f"Known are {_KNOWN}.")

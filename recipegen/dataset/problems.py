@@ -13,6 +13,12 @@ def shown(name: object) -> str:
     return repr(text if len(text) <= longest else text[:longest] + "...")
 
 
+def shown_path(path: object) -> str:
+    """A path, quoted, in one line; of a very long one the end."""
+    text, longest = str(path), limit("path_characters")
+    return repr(text if len(text) <= longest else "..." + text[-longest:])
+
+
 class Problems:
     """Collects what is wrong with rows. The text of a problem says what, its place says where."""
 

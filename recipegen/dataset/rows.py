@@ -192,16 +192,18 @@ def _json_array(file: DataFile, stream: IO[bytes]) -> Iterator[Row]:
         while True:
             try:
                 value, end = _DECODER.raw_decode(buffer, position)
-                break
             except RecursionError:
                 raise stop("not valid JSON: nested too deeply") from None
             except json.JSONDecodeError as error:
                 if ended:
                     raise stop(f"not valid JSON: {error.msg}") from None
+                end = 0
             except ValueError as error:
                 raise stop(f"not valid JSON: {error}") from None
-            if len(buffer) - position > limit("row_bytes"):
+            if (end or len(buffer)) - position > limit("row_bytes"):
                 raise _too_long(file, line + buffer.count("\n", counted, position))
+            if end:
+                break
             size = max(size, len(buffer) - position)  # doubles, so that a long row is not decoded over and over
             more()
         line += buffer.count("\n", counted, position)

@@ -150,7 +150,7 @@ class Checker:
             text = self._texts(row)
         if text:
             other = recognise(row)
-            if other is not None and other.format is not self.shape.format:
+            if other is not None and set(other.columns.values()).isdisjoint(self.shape.columns.values()):
                 text = f"this row looks like {other.label}, but the file like {self.shape.label}"
         elif _has_text(row, "system") and self.shape.format is not DataFormat.COMPLETION:
             self.system_rows += 1

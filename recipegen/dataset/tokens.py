@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from recipegen.dataset.facts import facts
-from recipegen.dataset.problems import shown
+from recipegen.dataset.problems import shown_path
 from recipegen.spec import ModelSpec, RecipegenError
 
 
@@ -94,7 +94,7 @@ class CountedTokens:
             self._tokenizer.no_padding()
             self.begin = len(self._tokenizer.encode("").ids)
         except Exception as error:  # the library raises bare Exception for a file it cannot read
-            raise RecipegenError(f"{shown(path)} is not a tokenizer that can be read: {error}") from None
+            raise RecipegenError(f"{shown_path(path)} is not a tokenizer that can be read: {error}") from None
         self.note = f"lengths are counted with {path.name} of the model"
 
     def count(self, texts: Sequence[str]) -> list[int]:

@@ -77,8 +77,8 @@ def _default_per_rank(s: Setting, method: Method, ranks: int) -> int:
     """Sequences per rank of the default global batch: a power of two, smaller for a data set of few steps."""
     d = training_defaults()
     target = int(d["adapter" if method.is_adapter else "full"]["global_batch_size"])
-    if s.rows is not None:
-        # Packing makes fewer, longer sequences; count as if every row were one, then the steps below are a bound.
-        target = min(target, max(1, s.rows // int(d["batch"]["min_steps_per_epoch"])))
+    sequences = s.sequences_per_epoch()
+    if sequences is not None:
+        target = min(target, max(1, sequences // int(d["batch"]["min_steps_per_epoch"])))
     per_rank = max(1, target // ranks)
     return 1 << (per_rank.bit_length() - 1)

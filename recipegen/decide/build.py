@@ -51,11 +51,11 @@ def build(s: Setting, c: Choice) -> Recipe:
     request, gpu = s.request, s.cluster.gpu
     kind = defaults["adapter" if c.method.is_adapter else "full"]
     p = Parallelism.of(c.strategy, s.cluster.nodes, s.cluster.node.gpu_count, c.dp_shard)
-    attention, memory, packing_ok, _ = s.stack.attention(gpu, s.model, _wants_packing(s))
+    attention, memory, packing_ok, _ = s.stack.attention(gpu, s.model, s.pins.get("packing", s.wants_packing))
     if "attention" in s.pins:
         memory = s.stack.attention_memory(s.pins["attention"], gpu, s.model)
         attention = s.pins["attention"]
-    packing = packing_ok and _wants_packing(s)
+    packing = packing_ok and s.wants_packing
     if "packing" in s.pins:
         packing = s.pins["packing"]
     precision = s.stack.precision(request.trainer, c.strategy, c.method, c.optimizer, c.load_dtype, attention)
@@ -116,11 +116,6 @@ def build(s: Setting, c: Choice) -> Recipe:
 
 def _is_path(model: str) -> bool:
     return os.path.isdir(model)
-
-
-def _wants_packing(s: Setting) -> bool:
-    """Packing pays when rows are clearly shorter than the sequence, or when they are not measured yet."""
-    return s.lengths is None or s.lengths.mean < 0.75 * s.sequence_len
 
 
 def _total_steps(s: Setting, global_batch: int, packing: bool, epochs: float) -> int | None:

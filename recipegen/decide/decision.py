@@ -55,7 +55,7 @@ def decide(
         estimate=replace(chosen.estimate, verdict=verdict),
         verdict=verdict,
         recommended=recommended,
-        reasons=reasons(setting, chosen),
+        reasons=reasons(setting, chosen, scored[1:]),
         findings=chosen.findings,
         alternatives=others,
         ways_out=ways_out(setting, chosen, _solve) if needs_ways else (),

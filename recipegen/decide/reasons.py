@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from recipegen.catalog.defaults import training_defaults
 from recipegen.decide.search import Scored
 from recipegen.decide.setting import Setting
@@ -9,14 +11,14 @@ from recipegen.spec import LossKernel, Method, PrecisionLabel, Strategy
 from recipegen.spec.units import gb, gib, seconds
 
 
-def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
+def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, str]:
     """Recipe field path -> reason. A pinned field says so."""
     r, e = chosen.recipe, chosen.estimate
     d = training_defaults()
     kind = d["adapter" if r.method.is_adapter else "full"]
     out = {
         "method": _method(s, chosen),
-        "parallelism.strategy": _strategy(chosen),
+        "parallelism.strategy": _strategy(chosen, others),
         "precision": _precision(chosen),
         "optimizer.name": _optimizer(s, chosen),
         "optimizer.beta2": f"{r.optimizer.beta2:g} suits {r.precision.states.value} states; never left to the class",
@@ -52,7 +54,9 @@ def reasons(s: Setting, chosen: Scored) -> dict[str, str]:
         "saving.logger": "local files; no key of any service is written",
         "loading.dataloader_workers": "explicit: unset, Axolotl uses one per GPU and 256 batches ahead of each",
         "loading.dataset_num_proc": "at most the physical cores",
-        "seed": "fixes the data order; an adapter's initial weights are drawn before Axolotl seeds",
+        "seed": "fixes the data order, not an adapter's initial weights: Axolotl draws those before it seeds"
+        if r.method.is_adapter
+        else "fixes the data order",
     }
     if r.adapter is not None:
         out["adapter.r"] = f"alpha / r = {r.adapter.alpha / r.adapter.r:g} scales the update"
@@ -103,12 +107,21 @@ def _method(s: Setting, chosen: Scored) -> str:
     return "fits and is the fastest that keeps every update"
 
 
-def _strategy(chosen: Scored) -> str:
+def _strategy(chosen: Scored, others: Sequence[Scored]) -> str:
     p = chosen.recipe.parallelism
+    if p.strategy is Strategy.FSDP2_FULL and p.nodes == 1:
+        replica = [
+            x
+            for x in others
+            if x.recipe.parallelism.strategy is Strategy.DDP and x.recipe.method is chosen.recipe.method
+        ]
+        low = min((x.estimate.gpu.reserved_low_bytes for x in replica if x.errors), default=0)
+        if low:
+            return f"a replica per GPU (DDP) needs {gib(low)} of {gib(chosen.estimate.gpu.capacity_bytes)}"
     return {
         Strategy.SINGLE: "one GPU",
         Strategy.DDP: "model, states and activations fit one GPU: replicas send least",
-        Strategy.FSDP2_FULL: "does not fit one GPU as a replica, or is faster sharded"
+        Strategy.FSDP2_FULL: "shards parameters, gradients and states over the GPUs of the node"
         if p.nodes == 1
         else "fits only all nodes together; every all-gather crosses the network",
         Strategy.FSDP2_HYBRID: "fits one node: shard inside it, replicate across nodes",
@@ -147,7 +160,9 @@ def _sync(chosen: Scored) -> str:
 
 def _packing(s: Setting, chosen: Scored) -> str:
     if not chosen.recipe.packing:
-        return "off: rows fill the sequence, or attention here would need an S x S mask"
+        if not s.wants_packing and s.lengths is not None:
+            return f"off: rows fill the sequence, or {s.lengths.total_tokens:,} tokens make too few packs"
+        return "off: " + s.stack.attention(s.cluster.gpu, s.model, True)[3]
     if s.lengths is None:
         return "fills every sequence with whole rows"
     return f"rows have {s.lengths.mean:.0f} tokens on average; packing fills every sequence with whole rows"

@@ -33,6 +33,22 @@ class Setting:
     eot_tokens: tuple[str, ...]
     notes: tuple[str, ...]
 
+    @property
+    def wants_packing(self) -> bool:
+        """Packing pays when rows are clearly shorter than the sequence (or not measured yet), unless the packs are so
+        few that an epoch would have hardly a step."""
+        if self.lengths is None or self.rows is None:
+            return True
+        d = training_defaults()["batch"]
+        if self.lengths.mean > float(d["packing_max_fill"]) * self.sequence_len:
+            return False
+        packs = self.steps_per_epoch(1, packing=True) or 0
+        return packs >= int(d["min_steps_per_epoch"]) * self.cluster.world_size
+
+    def sequences_per_epoch(self) -> int | None:
+        """Packs, or rows where they are not packed."""
+        return self.steps_per_epoch(1, self.wants_packing)
+
     def steps_per_epoch(self, global_batch: int, packing: bool) -> int | None:
         """Optimizer steps of one epoch, None when the rows are not known from here."""
         if self.rows is None:

@@ -47,10 +47,15 @@ def load(content: bytes, name: str) -> Located:
             _walk(node, (), lines, name)
         return Located(yaml.safe_load(text), lines)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise RecipegenError(f"not valid YAML: {error.problem}", where=f"{name}:{line}") from None
+        where = f"{name}:{_line(error.problem_mark)}"
+        raise RecipegenError(f"not valid YAML: {error.problem}", where=where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipegenError(f"not valid YAML: {error}", where=name) from None
+
+
+def _line(mark: Any) -> int:
+    """The line of a mark, from 1; PyYAML's marks count from 0 and may be absent."""
+    return 1 if mark is None else int(mark.line) + 1
 
 
 def _refuse_aliases(text: str, name: str) -> None:
@@ -58,28 +63,30 @@ def _refuse_aliases(text: str, name: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            raise RecipegenError("aliases (*name) are not read here", where=f"{name}:{event.start_mark.line + 1}")
+            raise RecipegenError("aliases (*name) are not read here", where=f"{name}:{_line(event.start_mark)}")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise RecipegenError(f"nested deeper than {MAX_DEPTH}", where=f"{name}:{event.start_mark.line + 1}")
+            raise RecipegenError(f"nested deeper than {MAX_DEPTH}", where=f"{name}:{_line(event.start_mark)}")
 
 
 def _walk(node: yaml.Node, path: tuple[str, ...], lines: dict[tuple[str, ...], int], name: str) -> None:
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            line = key.start_mark.line + 1
+            line = _line(key.start_mark)
             if not isinstance(key, yaml.ScalarNode):
                 raise RecipegenError("a key must be a single value", where=f"{name}:{line}")
             if key.value in seen:
                 raise RecipegenError(f"the key {key.value} appears twice", where=f"{name}:{line}")
             seen.add(key.value)
-            lines[(*path, key.value)] = line
-            _walk(value, (*path, key.value), lines, name)
+            inner = (*path, key.value)
+            lines[inner] = line
+            _walk(value, inner, lines, name)
     elif isinstance(node, yaml.SequenceNode):
         for position, item in enumerate(node.value):
-            lines[(*path, str(position))] = item.start_mark.line + 1
-            _walk(item, (*path, str(position)), lines, name)
+            inner = (*path, str(position))
+            lines[inner] = _line(item.start_mark)
+            _walk(item, inner, lines, name)

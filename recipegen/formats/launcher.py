@@ -19,7 +19,7 @@ JOURNAL = ".recipegen-commit"  # left by an interrupted `recipegen new --force` 
 _DEFAULTS = (
     EnvVar("HF_HUB_DISABLE_TELEMETRY", "1", "no telemetry"),
     EnvVar("DO_NOT_TRACK", "1", "no telemetry"),
-    EnvVar("AXOLOTL_DO_NOT_TRACK", "1", "Axolotl sends the configuration out otherwise, and hangs at exit when offline"),
+    EnvVar("AXOLOTL_DO_NOT_TRACK", "1", "Axolotl sends the configuration out otherwise, and hangs at exit offline"),
     EnvVar("TOKENIZERS_PARALLELISM", "false", "tokenizer threads and forked data loaders deadlock"),
     EnvVar("PYTORCH_ALLOC_CONF", "expandable_segments:True", "less fragmentation of GPU memory"),
     EnvVar("NCCL_DEBUG", "WARN", "a failing link says so"),

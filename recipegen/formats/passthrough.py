@@ -31,7 +31,7 @@ def _put(target: dict[str, Any], path: list[str], value: Any, above: tuple[str, 
     if rest or (isinstance(value, Mapping) and isinstance(target.get(name), Mapping)):
         inner = target.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise RecipegenError(f"{'.'.join((*above, *path))}: {name!r} is not a mapping, nothing can be set inside it")
+            raise RecipegenError(f"{'.'.join((*above, *path))}: {name!r} is no mapping, nothing can be set in it")
         if rest:
             _put(inner, rest, value, here, notes)
         else:

@@ -101,9 +101,7 @@ def _tuple(kinds: tuple[Any, ...], plain: Any, where: str) -> tuple[Any, ...]:
         return tuple(_build(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(plain))
     if len(plain) != len(kinds):
         raise RecipegenError(f"{len(plain)} items where {len(kinds)} are expected", where=where)
-    return tuple(
-        _build(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, plain, strict=True))
-    )
+    return tuple(_build(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, plain, strict=True)))
 
 
 def _dataclass(kind: Any, plain: Any, where: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -189,10 +190,8 @@ def _whole(least: int) -> Callable[[Any], int]:
 def _positive(value: Any) -> float:
     # PyYAML reads 2e-5 as a text: its YAML 1.1 numbers need a dot in the mantissa.
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
         raise ValueError(f"{value!r:.60} must be a number above 0")
     return float(value)

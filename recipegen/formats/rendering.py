@@ -98,10 +98,10 @@ def environment() -> Any:
     """The Jinja environment over templates/: undefined names are errors, nothing is escaped but by the filters."""
     import jinja2
 
-    result = jinja2.Environment(  # noqa: S701  YAML and shell, no HTML: the filters do the quoting
+    result = jinja2.Environment(
         loader=jinja2.FileSystemLoader(data_folder("templates")),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,
+        autoescape=False,  # noqa: S701  YAML and shell, not HTML: the filters do the quoting
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -9,10 +9,11 @@ from recipegen.spec import LossKernel, Method, Recipe, RecipegenError
 
 _TRAINER = {
     "axolotl": ("torch", "axolotl", "transformers", "accelerate", "peft"),
-    "accelerate": ("torch", "transformers", "accelerate", "peft", "datasets", "numpy", "pyyaml"),
+    "accelerate": ("torch", "transformers", "accelerate", "peft"),
 }
 _OPTIMIZERS = {"optimi_adamw": "torch-optimi", "flash_adamw": "flashoptim"}
 _LOGGERS = ("tensorboard", "wandb", "trackio", "mlflow")
+_WITH_AXOLOTL = ("tensorboard", "wandb", "trackio")  # Axolotl brings these along, in versions of its own
 
 
 def write(recipe: Recipe, pins: Mapping[str, str]) -> str:
@@ -48,6 +49,18 @@ def packages(recipe: Recipe) -> list[str]:
         names.append("flash-attn")
     if recipe.deepspeed is not None:
         names.append("deepspeed")
-    if recipe.saving.logger in _LOGGERS:
+    if recipe.trainer == "accelerate":
+        names += _data_readers(recipe)
+    if recipe.saving.logger in _LOGGERS and not (recipe.trainer == "axolotl" and recipe.saving.logger in _WITH_AXOLOTL):
         names.append(recipe.saving.logger)
+    return names
+
+
+def _data_readers(recipe: Recipe) -> list[str]:
+    """What train.py reads data with, beside the standard library."""
+    names = []
+    if any(not spec.local for spec in recipe.datasets):
+        names.append("datasets")
+    if any(spec.path.endswith(".parquet") for spec in recipe.datasets):
+        names.append("pyarrow")
     return names

@@ -99,9 +99,7 @@ def one_line(text: Any) -> str:
 def comment(text: Any, indent: int = 0, width: int = _WIDTH) -> str:
     """`text` as `# ` lines, wrapped at `width`. Nothing in it can end the comment."""
     prefix = " " * indent + "# "
-    lines = textwrap.wrap(
-        one_line(text), max(width - len(prefix), 20), break_long_words=False, break_on_hyphens=False
-    )
+    lines = textwrap.wrap(one_line(text), max(width - len(prefix), 20), break_long_words=False, break_on_hyphens=False)
     return "\n".join(prefix + line for line in lines) or prefix.rstrip()
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recipegen.formats.launcher import JOURNAL
@@ -19,6 +20,15 @@ from recipegen.spec import RecipegenError
 
 _STAGE = ".recipegen-stage-"
 _PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a journal still has to do; its fields are the keys of PLAN."""
+
+    moves: dict[str, str]
+    removals: list[str]
+    files: list[str]
 
 
 def write_file(path: Path, content: bytes, *, executable: bool = False) -> None:
@@ -61,8 +71,8 @@ def replace_files(
     removals: Iterable[str],
 ) -> None:
     """Put `files` into an existing `folder`, after moving `moves` (old name -> new name) and deleting `removals`."""
-    plan = {"moves": dict(moves), "removals": sorted(removals), "files": list(files)}
-    staged = {**files, _PLAN: json.dumps(plan).encode("utf-8")}
+    plan = _Plan(dict(moves), sorted(removals), list(files))
+    staged = {**files, _PLAN: json.dumps(asdict(plan)).encode("utf-8")}
     stage = _stage(folder, _STAGE, staged, executable)
     try:
         os.rename(stage, folder / JOURNAL)  # the commit
@@ -86,13 +96,13 @@ def recover(folder: Path) -> bool:
         if journal.is_dir() and not journal.is_symlink():
             shutil.rmtree(journal, ignore_errors=True)  # everything was applied, only the clearing was interrupted
         return False
-    plan = _plan(journal)
-    for old, new in plan["moves"].items():
+    plan = _read_plan(journal)
+    for old, new in plan.moves.items():
         if os.path.lexists(folder / old) and not os.path.lexists(folder / new):
             os.rename(folder / old, folder / new)
-    for name in plan["removals"]:
+    for name in plan.removals:
         (folder / name).unlink(missing_ok=True)
-    for name in plan["files"]:
+    for name in plan.files:
         if (journal / name).is_file():
             os.replace(journal / name, folder / name)
     sync_folder(folder)
@@ -101,7 +111,7 @@ def recover(folder: Path) -> bool:
     return True
 
 
-def _plan(journal: Path) -> dict[str, dict[str, str] | list[str]]:
+def _read_plan(journal: Path) -> _Plan:
     """The journal's plan; refused when a name in it leaves the folder (somebody else wrote it)."""
     try:
         plan = json.loads((journal / _PLAN).read_bytes())
@@ -111,7 +121,7 @@ def _plan(journal: Path) -> dict[str, dict[str, str] | list[str]]:
             raise ValueError("a name in it leaves the folder")
     except (ValueError, KeyError, TypeError) as error:
         raise RecipegenError(f"not a journal of recipegen: {error}", where=str(journal), fix="Remove it.") from None
-    return {"moves": moves, "removals": removals, "files": files}
+    return _Plan(moves, removals, files)
 
 
 def _stage(parent: Path, prefix: str, files: Mapping[str, bytes], executable: Iterable[str]) -> Path:

@@ -76,9 +76,7 @@ def _accelerate(decision: Decision) -> dict[str, str]:
         raise RecipegenError(f"unknown trainer {decision.recipe.trainer!r}", fix="Use axolotl or accelerate.")
     train_json = importlib.import_module("recipegen.formats.train_json")
     accelerate_full = importlib.import_module("recipegen.formats.accelerate_full")
-    texts = {
-        path.name: path.read_text(encoding="utf-8") for path in sorted(data_folder("templates").glob("train*.py"))
-    }
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(data_folder("templates").glob("train*.py"))}
     texts["train.json"] = train_json.write(decision.recipe, decision.model, decision.reasons)
     texts["accelerate.yaml"] = accelerate_full.write(decision.recipe, decision.model, decision.reasons)
     return texts

@@ -251,7 +251,7 @@ def test_offline_reads_the_cache(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> N
 def test_offline_without_a_cache_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
-        RecipegenError, match="HF_HUB_OFFLINE is set and the config.json of org/tiny is not in the cache"
+        RecipegenError, match=r"HF_HUB_OFFLINE is set and the config\.json of org/tiny is not in the cache"
     ):
         load_model("org/tiny")
     assert hub.asked == []
@@ -377,7 +377,7 @@ def test_bad_files_of_a_folder_name_file_and_line(folder: Path) -> None:
 
 
 def test_a_folder_without_a_config(tmp_path: Path) -> None:
-    with pytest.raises(RecipegenError, match="has no config.json"):
+    with pytest.raises(RecipegenError, match=r"has no config\.json"):
         load_model(str(tmp_path))
 
 

@@ -124,7 +124,7 @@ def test_every_switch_of_an_architecture_changes_the_count_as_in_the_class(
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("model_type", ["gemma3", "mistral3"])
 def test_a_multimodal_config_counts_its_tower_and_reads_the_outer_tie(model_type: str, tied: bool) -> None:
-    text = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "vocab_size": 1000}
+    text = {**SMALL, "num_hidden_layers": 2}
     vision = {"hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 2, "num_attention_heads": 4}
     vision |= {"image_size": 56, "patch_size": 14}
     if model_type == "gemma3":

@@ -117,6 +117,8 @@ def test_a_strategy_without_its_settings_is_refused() -> None:
 
 
 def test_deepspeed_passthrough_reaches_inside() -> None:
-    loaded = written(recipe(Strategy.ZERO2, passthrough={"deepspeed": {"zero_optimization.round_robin_gradients": True}}))
+    loaded = written(
+        recipe(Strategy.ZERO2, passthrough={"deepspeed": {"zero_optimization.round_robin_gradients": True}})
+    )
     assert loaded["zero_optimization"]["round_robin_gradients"] is True
     assert loaded["zero_optimization"]["stage"] == 2

@@ -1,4 +1,4 @@
-"""launch.sh and launch.slurm: shellcheck, bash -n, and real runs of bash with recording stubs in the trainers' place."""
+"""launch.sh and launch.slurm: shellcheck, bash -n, and real runs of bash with recording stubs for the trainers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ env -0 >"$RECORD.env.$(basename "$0")"
 
 
 class Project:
-    """A folder with launch.sh, and `accelerate`, `python`, `hf`, `scontrol` on PATH that only record their arguments."""
+    """A folder with launch.sh, and `accelerate`, `python`, `hf`, `scontrol` on PATH that only record."""
 
     def __init__(self, folder: Path, chosen: Recipe) -> None:
         self.folder = folder / "a project"
@@ -282,7 +282,7 @@ def test_slurm_reads_the_rank_inside_srun(tmp_path: Path) -> None:
     # Two tasks, each with the SLURM_NODEID of its node.
     project.stub(
         "srun",
-        '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\n'
+        "#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\n"
         'for id in 0 1; do SLURM_NODEID=$id "$@" || exit; done\n',
     )
     job = {"SLURM_SUBMIT_DIR": str(project.folder), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "20123"}

@@ -102,7 +102,8 @@ def test_long_comments_wrap() -> None:
 CANARY = "canary"
 HOSTILE = [
     f"$(touch {CANARY})", f"`touch {CANARY}`", f"'; touch {CANARY}; '", f'"; touch {CANARY}; "', f"\ntouch {CANARY}\n",
-    f"x' $(touch {CANARY}) 'y", f"| touch {CANARY}", f"&& touch {CANARY}", "a b", "*", "~", "$HOME", "\\", "-n", "é\n\n",
+    f"x' $(touch {CANARY}) 'y", f"| touch {CANARY}", f"&& touch {CANARY}", "a b", "*", "~", "$HOME", "\\", "-n",
+    "é\n\n",
     f"${{x:-$(touch {CANARY})}}", f"!!;touch {CANARY}", "\\\n", "\x01\x7f",
 ]  # fmt: skip
 

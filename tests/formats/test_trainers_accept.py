@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,14 +93,14 @@ def test_accelerate_reads_the_file_as_launch_sh_passes_it(
     mesh = chosen.parallelism
     assert (arguments.num_processes, arguments.num_machines) == (mesh.world_size, mesh.nodes)
     assert arguments.multi_gpu is (mesh.world_size > 1)
-    assert not (arguments.use_fsdp or arguments.use_deepspeed or arguments.cpu)
+    assert (arguments.use_fsdp, arguments.use_deepspeed, arguments.cpu) == (False, False, False)
     assert arguments.mixed_precision == "no"
     if mesh.world_size > 1:
         environment = prepare_multi_gpu_env(arguments)
         assert int(arguments.nproc_per_node) == mesh.gpus_per_node
         if mesh.nodes > 1:
             assert int(arguments.nnodes) == mesh.nodes
-            assert (arguments.master_addr, str(arguments.master_port)) == ("10.0.0.1", "29500")
+            assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("static", "10.0.0.1:29500")
     else:
         command, environment = prepare_simple_launcher_cmd_env(arguments)
         assert command[-3:] == ["-m", "axolotl.cli.train", "axolotl.yaml"]
@@ -111,8 +113,6 @@ def test_accelerate_reads_the_file_as_launch_sh_passes_it(
 def test_deepspeed_takes_the_file_once_the_trainer_filled_it(
     name: str, trainer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import dataclasses
-
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     import deepspeed.runtime.config as runtime
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
@@ -138,8 +138,8 @@ def test_deepspeed_takes_the_file_once_the_trainer_filled_it(
     assert config.zero_config.reduce_bucket_size == zero.reduce_bucket_size
     for kind in ("optimizer", "param"):
         made = getattr(config.zero_config, f"offload_{kind}")
-        assert (made.device.value if made else "none") == getattr(zero, f"offload_{kind}")
-        if made and made.device.value == "nvme":
+        assert (made.device if made else "none") == getattr(zero, f"offload_{kind}")
+        if made and made.device == "nvme":
             assert str(made.nvme_path) == zero.nvme_path
     if config.optimizer_name:
         params = config.optimizer_params
@@ -154,8 +154,6 @@ def test_deepspeed_takes_the_file_once_the_trainer_filled_it(
 
 def _training_arguments(chosen: Recipe) -> Any:
     """The part of transformers.TrainingArguments that fills deepspeed.json; the real one asks for GPUs."""
-    from types import SimpleNamespace
-
     return SimpleNamespace(
         world_size=chosen.parallelism.world_size,
         per_device_train_batch_size=chosen.micro_batch_size,

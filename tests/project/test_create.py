@@ -92,7 +92,7 @@ def test_a_bad_name_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "mine.txt").write_text("mine")
-    with pytest.raises(RecipegenError, match="not empty.*--force"):
+    with pytest.raises(RecipegenError, match=r"not empty.*--force"):
         make(tmp_path / "demo")
     assert content(tmp_path / "demo") == {"mine.txt": b"mine"}
 

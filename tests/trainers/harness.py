@@ -89,7 +89,7 @@ def make_project(
 ) -> Project:
     """Run `recipegen new` with these options; the folder must not exist yet."""
     command = [
-        sys.executable, "-m", "recipegen.cli.main", "new", folder.name, "--output", str(folder),
+        sys.executable, "-m", "recipegen.cli.main", "new", folder.name, "--output", str(folder.parent),
         "--model", str(model), "--dataset", str(dataset),
         "--hardware", str(HARDWARE / f"{hardware}.yaml"), "--method", method, *options,
     ]  # fmt: skip

@@ -79,6 +79,9 @@ class Prompts:
         source: Any = as_turns(row[columns["messages"]])
         turns = []
         for turn in source:
+            if len(turn) == 2 and type(turn.get(columns["content"])) is str:
+                turns.append({"role": role_of()[turn[columns["role"]].lower()], "content": turn[columns["content"]]})
+                continue
             made = {k: v for k, v in turn.items() if k not in (columns["role"], columns["content"]) and v is not None}
             content = turn.get(columns["content"])
             if isinstance(content, list):

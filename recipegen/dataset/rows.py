@@ -103,7 +103,7 @@ def _lines(file: DataFile, stream: IO[bytes]) -> Iterator[bytes]:
 def _jsonl(file: DataFile, stream: IO[bytes]) -> Iterator[Row]:
     for number, line in enumerate(_lines(file, stream), 1):
         text = line.removeprefix(_BOM) if number == 1 else line
-        if not text.strip():
+        if text.isspace() or not text:
             continue
         if b"\0" in text:
             yield Row(number, None, "a NUL byte: this is not text")

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from recipegen.dataset.facts import facts
@@ -133,12 +133,11 @@ class Checker:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.roles: dict[str, set[str]] = {}
+        self._roles: dict[str, str] = {}  # name of a speaker as the data has it -> role
         self.system_rows = 0
         self.untrained_end_rows = 0  # the last turn is not the assistant's
         self.training_flags = False
         self.broken_alternation_rows = 0
-        self.tool_rows = 0
 
     def problem(self, row: dict[str, Any]) -> str:
         """One line that says why the row cannot be trained on; empty when it can."""
@@ -209,29 +208,39 @@ class Checker:
             return f"the field {shown(name)} must be a list of messages, but is {_kind(turns)}"
         if not turns:
             return f"the field {shown(name)} is an empty list"
-        roles = []
+        role_key, content_key, training_key = columns["role"], columns["content"], columns.get("training")
+        known, roles, spoken, flags = self._roles, [], False, False
         for number, turn in enumerate(turns, 1):
-            text = self._turn(number, turn)
-            if text:
-                return text
-            roles.append(role_of()[turn[columns["role"]].lower()])
+            role = known.get(turn[role_key]) if type(turn) is dict and type(turn.get(role_key)) is str else None
+            # Only what is not the usual case is looked at closely; this loop decides how fast a file is read.
+            if role is None or type(turn.get(content_key)) is not str:
+                text = self._turn(number, turn)
+                if text:
+                    return text
+                role = known[turn[role_key]] = role_of()[turn[role_key].lower()]
+            roles.append(role)
+            if role == "assistant" and (turn.get(content_key) or turn.get("tool_calls")):
+                spoken = True
+            if training_key is not None and turn.get(training_key) is not None:
+                flags = True
         if "assistant" not in roles:
             return "no message is the assistant's: there is nothing to train on"
-        if not any(r == "assistant" and self._spoken(t) for r, t in zip(roles, turns, strict=True)):
+        if not spoken:
             return "every message of the assistant is empty: there is nothing to train on"
-        for turn, role in zip(turns, roles, strict=True):
-            self.roles.setdefault(role, set()).add(turn[columns["role"]])
-            if "training" in columns and turn.get(columns["training"]) is not None:
-                self.training_flags = True
+        self.training_flags |= flags
         if roles[0] == "system":
             self.system_rows += not _has_text(row, "system")
         self.untrained_end_rows += roles[-1] != "assistant"
-        self.tool_rows += row.get("tools") is not None
-        talk = roles[1:] if roles[0] == "system" else roles
-        self.broken_alternation_rows += any(
-            role != ("user", "assistant")[index % 2] for index, role in enumerate(r for r in talk if r != "tool")
-        )
+        self.broken_alternation_rows += not _alternates(tuple(roles))
         return ""
+
+    @property
+    def roles(self) -> dict[str, set[str]]:
+        """Names of speakers seen in the data, by role."""
+        seen: dict[str, set[str]] = {}
+        for name, role in self._roles.items():
+            seen.setdefault(role, set()).add(name)
+        return seen
 
     def _turn(self, number: int, turn: object) -> str:
         columns = self.shape.columns
@@ -264,9 +273,12 @@ class Checker:
                 )
         return ""
 
-    def _spoken(self, turn: dict[str, Any]) -> bool:
-        content = turn.get(self.shape.columns["content"])
-        return bool(content) or bool(turn.get("tool_calls"))
+
+@lru_cache(maxsize=4096)
+def _alternates(roles: tuple[str, ...]) -> bool:
+    """Whether user and assistant take turns, after a system text and not counting tools."""
+    talk = [role for role in (roles[1:] if roles[0] == "system" else roles) if role != "tool"]
+    return all(role == ("user", "assistant")[index % 2] for index, role in enumerate(talk))
 
 
 def part_text(part: dict[str, Any]) -> object:

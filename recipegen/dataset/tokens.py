@@ -38,8 +38,8 @@ _BLOCKS = (
 )
 _CLASSES = tuple((name, re.compile(f"[{block}]+")) for name, block in _BLOCKS)
 _ASCII = re.compile(r"[\x00-\x7f]+")
-_DIGITS = str.maketrans("", "", "0123456789")
-_PUNCTUATION = str.maketrans("", "", "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~\n\t")
+_DIGITS = b"0123456789"
+_PUNCTUATION = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~\n\t"
 
 
 class EstimatedTokens:
@@ -64,12 +64,11 @@ class EstimatedTokens:
         weight = self._per_character
         rest = "" if text.isascii() else _ASCII.sub("", text)
         ascii_count = len(text) - len(rest)
-        total = 0.0
-        plain = text.translate(_DIGITS)
-        digits = len(text) - len(plain)
-        punctuation = len(plain) - len(plain.translate(_PUNCTUATION))
-        total += digits * weight["digit"] + punctuation * weight["punctuation"]
-        total += (ascii_count - digits - punctuation) * weight["letter"]
+        encoded = text.encode("utf-8", "replace")
+        digits = len(encoded) - len(encoded.translate(None, _DIGITS))
+        punctuation = len(encoded) - len(encoded.translate(None, _PUNCTUATION))
+        letters = ascii_count - digits - punctuation
+        total = digits * weight["digit"] + punctuation * weight["punctuation"] + letters * weight["letter"]
         for name, pattern in _CLASSES:
             if not rest:
                 break

@@ -12,6 +12,7 @@ from recipegen.decide.setting import Setting
 from recipegen.estimate.parameters import default_targets
 from recipegen.spec import (
     Adapter,
+    AttentionMemory,
     DeepSpeed,
     Dtype,
     Fsdp,
@@ -55,7 +56,8 @@ def build(s: Setting, c: Choice) -> Recipe:
     if "attention" in s.pins:
         memory = s.stack.attention_memory(s.pins["attention"], gpu, s.model)
         attention = s.pins["attention"]
-    packing = packing_ok and s.wants_packing
+    # eager attention would keep the S x S probabilities of whole packs
+    packing = packing_ok and s.wants_packing and memory is not AttentionMemory.EAGER
     if "packing" in s.pins:
         packing = s.pins["packing"]
     precision = s.stack.precision(request.trainer, c.strategy, c.method, c.optimizer, c.load_dtype, attention)

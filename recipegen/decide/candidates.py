@@ -34,7 +34,8 @@ class Candidate:
 def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
     """Every candidate that pins and cluster allow; methods in METHODS order when `method` is None.
 
-    Adapters under DeepSpeed were never run on a tested stack, so they are not offered.
+    Adapters under DeepSpeed were never run on a tested stack, so they are not offered. Offload is for those who ask for
+    a full fine-tune: left to itself, a plan does not answer "how should I train" with minutes per step.
     Raises RecipegenError when the pinned strategy cannot exist on this cluster.
     """
     methods = METHODS if method is None else (method,)
@@ -43,7 +44,9 @@ def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
         Candidate(m, strategy, _shard(s, strategy), optimizer, dtype)
         for m in methods
         for strategy in strategies
-        if not (m.is_adapter and strategy.is_deepspeed and "parallelism.strategy" not in s.pins)
+        if "parallelism.strategy" in s.pins or not (
+            (m.is_adapter and strategy.is_deepspeed) or (method is None and strategy.offload_device != "none")
+        )
         if _takes_every_pin(s, m, strategy)
         for optimizer, dtype in _optimizers(s, m, strategy)
     ]

@@ -18,6 +18,8 @@ from recipegen.decide import decide
 from recipegen.project import render
 from recipegen.spec import Decision, Request, Verdict
 
+pytestmark = pytest.mark.stack
+
 PROFILES = [n for n in hardware_names() if n.startswith("kentino-")]
 MODELS = ["Llama-3.2-1B", "Llama-3.1-8B", "Qwen3-14B", "Qwen3-32B", "Qwen3-30B-A3B", "Llama-3.3-70B-Instruct"]
 METHODS = ["full", "lora", "qlora"]
@@ -64,7 +66,6 @@ def projects(matrix: dict[str, Decision]) -> dict[str, tuple[Decision, dict[str,
     return {k: (d, render(d)) for k, d in matrix.items() if d.verdict in (Verdict.FITS, Verdict.TIGHT)}
 
 
-@pytest.mark.stack
 def test_axolotls_schema_accepts_every_project(projects: dict[str, tuple[Decision, dict[str, bytes]]]) -> None:
     lite = LiteAxolotl(load_stack())
     for cell, (d, files) in projects.items():
@@ -73,7 +74,6 @@ def test_axolotls_schema_accepts_every_project(projects: dict[str, tuple[Decisio
         assert not verdict.errors, (cell, verdict.errors)
 
 
-@pytest.mark.stack
 def test_accelerates_loader_accepts_every_project(
     projects: dict[str, tuple[Decision, dict[str, bytes]]], tmp_path: Path
 ) -> None:
@@ -88,7 +88,6 @@ def test_accelerates_loader_accepts_every_project(
         assert loaded.num_machines == d.cluster.nodes
 
 
-@pytest.mark.stack
 def test_full_validate_config_accepts_a_cell_of_every_set_of_keys(
     projects: dict[str, tuple[Decision, dict[str, bytes]]], tmp_path: Path
 ) -> None:

@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 
 from recipegen.spec import Dtype
-from tests.trainers import harness, tiny
+from tests.trainers import harness
 
 pytestmark = pytest.mark.run
-STEPS, CHECKPOINT, RATE = 12, 6, 1e-3
+STEPS, CHECKPOINT, RATE, GLOBAL_BATCH = 12, 6, 1e-3, 8
+# The mean of the first losses differs by so much between seeds (test_axolotl_runs.py measures it).
+SPREAD_OVER_SEEDS = 0.08
 TORCH = {Dtype.FP32: "float32", Dtype.BF16: "bfloat16"}
 # Name -> method, hardware, strategy, and what Accelerate must say it runs.
 CASES: dict[str, dict[str, Any]] = {
@@ -42,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
         "strategy": "fsdp2_full",
         "type": "FSDP",
         "mesh": {"dp_shard": 2},
+        "settings": {"packing": True},
     },
     "single-qlora": {"method": "qlora", "hardware": "cpu-1x", "strategy": "single", "type": "NO"},
 }
@@ -99,26 +102,36 @@ def resumed(run: Run, name: str, *, under: harness.Project | None = None) -> Run
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+def ran(tiny_world: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     """Each case launched at most once."""
     folder = tmp_path_factory.mktemp("accelerate")
-    tiny.write_model("llama", folder / "model")
-    files = tiny.write_data(folder)
     done: dict[str, Run] = {}
 
     def run(name: str) -> Run:
         if name not in done:
             case = CASES[name]
+            # Two micro-batches a step everywhere: the loss must be weighed by tokens over both, and over all ranks.
             settings = {
-                "strategy": case["strategy"], "learning_rate": RATE, "max_steps": STEPS, "save_steps": CHECKPOINT,
-                "warmup_steps": 2, "logging_steps": 1, "sequence_len": 256, "saving.logger": "none",
+                "strategy": case["strategy"],
+                "learning_rate": RATE,
+                "max_steps": STEPS,
+                "save_steps": CHECKPOINT,
+                "warmup_steps": 2,
+                "logging_steps": 1,
+                "sequence_len": 256,
+                "packing": False,
+                "gradient_accumulation": 2,
                 **case.get("settings", {}),
-            }  # fmt: skip
+            }
             project = harness.make_project(
-                folder / name, model=folder / "model", dataset=files["chat"], hardware=case["hardware"],
-                method=case.get("method", "full"), settings=settings,
-                options=("--trainer", "accelerate", "--global-batch-size", "8"),
-            )  # fmt: skip
+                folder / name,
+                model=tiny_world.models["llama"],
+                dataset=tiny_world.data["chat"],
+                hardware=case["hardware"],
+                method=case.get("method", "full"),
+                settings=settings,
+                options=("--trainer", "accelerate", "--global-batch-size", str(GLOBAL_BATCH)),
+            )
             done[name] = launch(project)
         return done[name]
 
@@ -131,7 +144,8 @@ def test_what_ran_is_what_the_recipe_says(ran: Callable[[str], Run], name: str) 
     recipe, setup, seen = run.project.recipe, run.one("setup"), run.one("precision")
     mesh, precision = recipe.parallelism, recipe.precision
     assert recipe.trainer == "accelerate"
-    assert recipe.global_batch_size == 8
+    assert recipe.gradient_accumulation == 2
+    assert recipe.global_batch_size == GLOBAL_BATCH
     assert setup["distributed_type"] == case["type"]
     assert setup["processes"] == mesh.world_size
     assert setup["mesh"] == case.get("mesh")
@@ -183,8 +197,7 @@ def test_the_trained_parameters_are_counted(ran: Callable[[str], Run], name: str
 def test_the_loss_falls(ran: Callable[[str], Run], name: str) -> None:
     losses = ran(name).losses()
     assert len(losses) == STEPS
-    # Batches of one seed differ by up to 0.05 in loss at the start (measured: first steps at learning rate 0).
-    assert mean(losses[-3:]) < mean(losses[:3]) - 0.05, losses
+    assert mean(losses[-3:]) < mean(losses[:3]) - SPREAD_OVER_SEEDS, losses
 
 
 def test_full_fine_tunes_agree_across_strategies(ran: Callable[[str], Run]) -> None:

@@ -34,7 +34,7 @@ class Adapter:
     r: int
     alpha: int
     dropout: float
-    target_modules: list[str]
+    target_modules: list[str] | str  # a pattern is one string
     use_rslora: bool
     use_dora: bool
 

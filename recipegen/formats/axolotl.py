@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from recipegen.estimate.parameters import target_modules_value
 from recipegen.formats.passthrough import merge
 from recipegen.formats.rendering import Document, render
 from recipegen.spec import Dtype, LossKernel, Method, ModelSpec, Recipe, RecipegenError
@@ -168,7 +169,7 @@ def _adapter(recipe: Recipe) -> dict[str, Any]:
         "lora_r": adapter.r,
         "lora_alpha": adapter.alpha,
         "lora_dropout": adapter.dropout,
-        "lora_target_modules": list(adapter.target_modules),
+        "lora_target_modules": target_modules_value(adapter.target_modules),
         "peft_use_rslora": adapter.use_rslora,
         "peft_use_dora": adapter.use_dora,
         # Left out, all four would be switched on (check_auto_enable_lora_kernels), also where Triton does not run.

@@ -13,6 +13,7 @@ import yaml
 
 from recipegen.catalog.resources import data_folder
 from recipegen.dataset.facts import facts
+from recipegen.estimate.parameters import target_modules_value
 from recipegen.formats.axolotl import OUTPUT_DIR, PREPARED_PATH
 from recipegen.formats.scalars import to_json
 from recipegen.spec import (
@@ -146,7 +147,7 @@ def _adapter(adapter: Adapter) -> dict[str, Any]:
         "r": adapter.r,
         "alpha": adapter.alpha,
         "dropout": adapter.dropout,
-        "target_modules": list(adapter.target_modules),
+        "target_modules": target_modules_value(adapter.target_modules),
         "use_rslora": adapter.use_rslora,
         "use_dora": adapter.use_dora,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from recipegen.estimate.parameters import linear_modules, unknown_targets
 from recipegen.rules.registry import Context, rule
 from recipegen.spec import AttentionMemory, LossKernel, Method, Severity, Strategy
 
@@ -132,10 +133,8 @@ def adapter_targets_exist(context: Context) -> Iterator[tuple[str, str]]:
     r = context.recipe
     if r.adapter is None:
         return
-    from recipegen.estimate.parameters import linear_modules
-
     known = linear_modules(context.model)
-    missing = [t for t in r.adapter.target_modules if t not in known and t not in ("lm_head", "embed_tokens")]
+    missing = unknown_targets(context.model, r.adapter.target_modules)
     if missing:
         yield (
             f"{context.model.id} has no module {', '.join(missing)}; it has {', '.join(known)}",

@@ -44,9 +44,8 @@ def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
         Candidate(m, strategy, _shard(s, strategy), optimizer, dtype)
         for m in methods
         for strategy in strategies
-        if "parallelism.strategy" in s.pins or not (
-            (m.is_adapter and strategy.is_deepspeed) or (method is None and strategy.offload_device != "none")
-        )
+        if "parallelism.strategy" in s.pins
+        or not ((m.is_adapter and strategy.is_deepspeed) or (method is None and strategy.offload_device != "none"))
         if _takes_every_pin(s, m, strategy)
         for optimizer, dtype in _optimizers(s, m, strategy)
     ]

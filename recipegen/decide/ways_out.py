@@ -14,6 +14,11 @@ from recipegen.spec import Alternative, Cluster, Method, RecipegenError, Strateg
 from recipegen.spec.units import GIB, gib, seconds
 
 _WANTED = 3
+# Field paths whose pins can be what makes a recipe too large.
+_SHAPING = (
+    "parallelism.", "optimizer.name", "precision.", "micro_batch_size", "gradient_accumulation", "sync_each_batch",
+    "loss_kernel", "activation_checkpointing", "attention", "packing", "fsdp.", "deepspeed.",
+)  # fmt: skip
 
 
 def ways_out(s: Setting, chosen: Scored, solve: Callable[[Setting, Method | None], list[Scored]]) -> tuple[WayOut, ...]:
@@ -54,6 +59,8 @@ def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method 
     free = _without_pins(s, "parallelism.", "optimizer.", "precision.", "micro_batch_size", "gradient_accumulation")
     if method is Method.FULL:
         yield "--method lora", free, Method.LORA
+    for pins in _releasable(s):
+        yield f"without {', '.join(pins)}", replace(s, pins={k: v for k, v in s.pins.items() if k not in pins}), method
     if method is not Method.QLORA:
         yield "--method qlora", free, Method.QLORA
     needed = _host_ram_needed(s, chosen)
@@ -82,6 +89,12 @@ def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method 
                 replace(free, cluster=cluster),
                 m,
             )
+
+
+def _releasable(s: Setting) -> list[tuple[str, ...]]:
+    """Pins to try without: each alone, then all that shape the run's memory."""
+    shaping = tuple(k for k in s.pins if k.startswith(_SHAPING))
+    return [*((k,) for k in shaping), *([shaping] if len(shaping) > 1 else [])]
 
 
 def _larger_boxes() -> tuple[tuple[str, int], ...]:

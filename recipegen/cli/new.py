@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from recipegen.cli.options import make_request, request_options
-from recipegen.spec import RecipegenError, Severity, Verdict
+from recipegen.spec import Decision, RecipegenError, Severity, Verdict
+
+if TYPE_CHECKING:
+    from recipegen.check import TrainerProcess
 
 
 @click.command()
@@ -62,11 +67,23 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     return show.exit_code(decision)
 
 
-def _validate(files: dict[str, bytes], decision: Any) -> list[str]:
+@functools.cache
+def _trainers() -> TrainerProcess:
+    """One child for the trainers' own code, however many projects this process writes; it starts when it is asked."""
+    from recipegen.check import TrainerProcess
+
+    process = TrainerProcess()
+    atexit.register(process.close)
+    return process
+
+
+def _validate(files: dict[str, bytes], decision: Decision) -> list[str]:
     """What was validated; an error of any validator is a bug of ours or a key that was passed on."""
     from recipegen.check import validate_project
 
-    findings, ran = validate_project(files, decision.recipe, decision.cluster)
+    findings, ran = validate_project(
+        files, decision.recipe, decision.cluster, model=decision.model, process=_trainers()
+    )
     errors = [f for f in findings if f.severity is Severity.ERROR]
     if errors:
         first = errors[0]

@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import py_compile
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -232,3 +233,21 @@ def test_the_scripts_compile(tmp_path: Path) -> None:
     assert [path.name for path in scripts] == ["train.py", "train_checkpoint.py", "train_data.py", "train_recipe.py"]
     for path in scripts:
         py_compile.compile(str(path), str(tmp_path / "out.pyc"), doraise=True)
+
+
+def test_the_scripts_are_clean() -> None:
+    """They are copied into projects, so the repository's own linting leaves templates/ out."""
+    rules = "E,F,W,I,UP,B,C4,SIM,RUF,PIE,RET"
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--line-length=120",
+        f"--select={rules}",
+    ]
+    command += ["--target-version=py310", *sorted(path.name for path in TEMPLATES.glob("train*.py"))]
+    done = subprocess.run(command, cwd=TEMPLATES, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 TEMPLATES = {
     p.relative_to(ROOT / "templates").as_posix()
     for p in (ROOT / "templates").rglob("*")
-    if p.is_file() and p.suffix != ".pyc"
+    if p.is_file() and p.suffix != ".pyc" and ".ruff_cache" not in p.parts
 }
 
 

@@ -238,7 +238,7 @@ def _written(
     yield ""
     yield click.style(f"Wrote {folder}/", bold=True) + "  " + ", ".join(written)
     for line in validation or []:
-        yield from _wrap(f"validated: {line}", "  ")
+        yield from _wrap(line if line.startswith("not run") else f"validated: {line}", "  ")
     yield f"Next: cd {folder} && ./launch.sh"
 
 

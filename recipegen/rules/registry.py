@@ -26,6 +26,17 @@ class Context:
         return self.estimate
 
 
+@dataclass(frozen=True)
+class Shortage:
+    """Something of which there is too little, in bytes."""
+
+    reason: str
+    fix: str
+    required_bytes: int
+    available_bytes: int
+
+
+Said = str | tuple[str, str] | Shortage
 Check = Callable[[Context], Iterable[Finding]]
 
 
@@ -48,20 +59,23 @@ _RULES: dict[str, Rule] = {}
 
 def rule(
     rule_id: str, family: str, severity: Severity, *, source: str, needs_estimate: bool = False
-) -> Callable[[Callable[[Context], Iterable[str | Finding | tuple[str, str]]]], Check]:
-    """Register a check. It yields a reason, a (reason, fix) pair, or a whole Finding with numbers."""
+) -> Callable[[Callable[[Context], Iterable[Said]]], Check]:
+    """Register a check. It yields a reason, a (reason, fix) pair, or a Shortage with its numbers."""
 
-    def register(function: Callable[[Context], Iterable[str | Finding | tuple[str, str]]]) -> Check:
+    def register(function: Callable[[Context], Iterable[Said]]) -> Check:
         doc = " ".join((function.__doc__ or "").split())
         title = function.__name__.replace("_", " ")
 
         def check(context: Context) -> Iterable[Finding]:
             for said in function(context):
-                if isinstance(said, Finding):
-                    yield said
-                    continue
-                reason, fix = said if isinstance(said, tuple) else (said, "")
-                yield Finding(rule_id, severity, family, reason, fix, source)
+                if isinstance(said, str):
+                    said = Shortage(said, "", 0, 0)
+                elif isinstance(said, tuple):
+                    said = Shortage(*said, 0, 0)
+                yield Finding(
+                    rule_id, severity, family, said.reason, said.fix, source,
+                    required_bytes=said.required_bytes, available_bytes=said.available_bytes,
+                )  # fmt: skip
 
         if rule_id in _RULES:
             raise ValueError(f"two rules are called {rule_id}")

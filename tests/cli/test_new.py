@@ -82,8 +82,9 @@ def test_recipe_yaml_makes_the_same_project_again(tmp_path: Path, data_file: Mak
 
 
 HOSTILE = [
-    "a b", "it's", 'say "x"', "$(touch CANARY)", "`touch CANARY`", "; touch CANARY #", "&& touch CANARY", "-rf", "--help",
-    "a\nevil: true", "a\n- evil", "{{ 7 * 7 }}", "{% raw %}", "%s", "é漢", "!!python/object:os.system", "&a", "*a", "#x",
+    "a b", "it's", 'say "x"', "$(touch CANARY)", "`touch CANARY`", "; touch CANARY #", "&& touch CANARY", "-rf",
+    "--help", "a\nevil: true", "a\n- evil", "{{ 7 * 7 }}", "{% raw %}", "%s", "é漢", "!!python/object:os.system", "&a",
+    "*a", "#x",
     "key: value", "$HOME", "\\", "\t", "a\\nb", "'; DROP", "\x1b[31m", "\u2028x",
 ]  # fmt: skip
 
@@ -176,7 +177,8 @@ typed = {
         [
             "strategy=ddp", "strategy=fsdp2_hybrid", "strategy=zero3_cpu", "micro_batch_size=3", "packing=false",
             "optimizer=nonsense", "optimizer=adamw_bnb_8bit", "axolotl.group_by_length=true", "axolotl.foo=1",
-            "precision.parameters=fp32", "loss_kernel=cut", "attention=eager", "dp_shard=2", "fsdp.state_dict_type=FULL_STATE_DICT",
+            "precision.parameters=fp32", "loss_kernel=cut", "attention=eager", "dp_shard=2",
+            "fsdp.state_dict_type=FULL_STATE_DICT",
             "adapter.r=4096", "tp=2", "max_steps=7", "val_set_size=3", "logger=wandb", "nvme_path=/mnt/a b/$x",
         ]
     ),

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import sys
+from pathlib import Path
 
 os.environ.update(AXOLOTL_DO_NOT_TRACK="1", HF_HUB_OFFLINE="1")
 
@@ -14,7 +15,7 @@ TORCH = "2.13.0"
 
 
 report = {}
-for item in json.load(open(sys.argv[1], encoding="utf-8")):
+for item in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
     cfg = DictDefault(copy.deepcopy(item["values"]))
     try:
         prepare_plugins(cfg)

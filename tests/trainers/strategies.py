@@ -45,13 +45,21 @@ CASES = {
     for case in (
         Case("llama-single-full", "llama", "alpaca", "full", "cpu-1x", "single", "NO"),
         Case("llama-single-qlora", "llama", "alpaca", "qlora", "cpu-1x", "single", "NO"),
-        Case("llama-fsdp2-full", "llama", "alpaca", "full", "cpu-2x", "fsdp2_full", "FSDP", shard=2),
+        # The optimizer that is chosen at the rates of a real full fine-tune (at 1e-3 it would be the plain one).
+        Case(
+            "llama-fsdp2-full", "llama", "alpaca", "full", "cpu-2x", "fsdp2_full", "FSDP",
+            shard=2, settings={"optimizer": "optimi_adamw", "activation_checkpointing": True},
+        ),
         Case(
             "llama-hybrid-full", "llama", "alpaca", "full", "cpu-4x", "fsdp2_hybrid", "FSDP",
             shard=2, replicate=2, settings={"dp_shard": 2, "dp_replicate": 2},
         ),
-        Case("qwen3-single-lora", "qwen3", "chat", "lora", "cpu-1x", "single", "NO"),
+        Case(
+            "qwen3-single-lora", "qwen3", "chat", "lora", "cpu-1x", "single", "NO",
+            settings={"activation_checkpointing": True},
+        ),
         Case("qwen3-ddp-lora", "qwen3", "chat", "lora", "cpu-2x", "ddp", "MULTI_CPU", replicate=2),
-        Case("qwen3-fsdp2-lora", "qwen3", "chat", "lora", "cpu-2x", "fsdp2_full", "FSDP", shard=2),
+        Case("qwen3-fsdp2-lora", "qwen3", "chat", "lora", "cpu-2x", "fsdp2_full", "FSDP", shard=2,
+             settings={"activation_checkpointing": True}),
     )
 }  # fmt: skip

@@ -270,6 +270,7 @@ def describe(accelerator, model, recipe):
         "placements": None if sample is None else str(sample.placements),
         "wrapper": type(model).__name__,
         "sharded_modules": sum(type(module).__name__.startswith("FSDP") for module in model.modules()),
+        "gradient_checkpointing": any(getattr(module, "gradient_checkpointing", False) for module in model.modules()),
         "reduction": str(policy.reduce_dtype).removeprefix("torch.") if policy is not None else None,
         "frozen": count_dtypes(p for p in parameters if not p.requires_grad),
         "trainable": count_dtypes(trained),

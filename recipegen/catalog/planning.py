@@ -42,7 +42,6 @@ class Planning:
     prepared_bytes_per_token: float
     qlora_compute_factor: float
     overlap: float
-    packing_efficiency: float
 
     def spread(self, *, sharded: bool, logits: bool) -> Band:
         """How far the allocator spreads the passing part of the peak, as a share of it."""

@@ -2,7 +2,7 @@
 
 from recipegen.dataset.chat_template import EndOfTurn, end_of_turn
 from recipegen.dataset.entry import with_path
-from recipegen.dataset.lengths import LossReport, loss_report, propose_sequence_len, summarise
+from recipegen.dataset.lengths import LossReport, loss_report, propose_sequence_len, summarise, together
 from recipegen.dataset.measure import measure
 from recipegen.dataset.packing import packing_efficiency, steps_per_epoch, validation_rows
 
@@ -16,6 +16,7 @@ __all__ = [
     "propose_sequence_len",
     "steps_per_epoch",
     "summarise",
+    "together",
     "validation_rows",
     "with_path",
 ]

@@ -271,7 +271,7 @@ def _from_family(model: ModelSpec, files: TokenizerFiles) -> EndOfTurn:
     chosen: str = next(fitting, facts()["last_resort_template"])
     end = _ends(chosen, files.eos or model.eos_token)
     notes = [f"the tokenizer has no chat template: {chosen} is used, whose tokens it has; no token is added"]
-    if model.chat_template and model.chat_template != chosen:
+    if model.chat_template in templates and model.chat_template != chosen:
         notes.append(f"the family's template {model.chat_template} needs tokens that this tokenizer does not have")
     notes.append(_untrained(end, files.eos or model.eos_token))
     return EndOfTurn(chosen, end, tuple(notes))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from recipegen.catalog.defaults import training_defaults
 from recipegen.dataset.facts import facts, limit
 from recipegen.spec import DataFormat, Lengths, Severity
 
@@ -100,11 +102,11 @@ def loss_report(
     rows of the data set) scales the counts up from the sample. Over 1% of rows or tokens is a warning; over 5% an
     error, which asks for a longer sequence.
     """
-    known = facts()["length"]
+    known = training_defaults()["sequence_len"]
     measured = sum(r for _, r, _ in lengths.histogram)
     tokens = sum(t for _, _, t in lengths.histogram)
     if format is DataFormat.COMPLETION:
-        bound = sequence_len * int(known["completion_pieces"])
+        bound = sequence_len * int(facts()["length"]["completion_pieces"])
         rows_lost = 0
         tokens_lost = sum(max(t - r * bound, 0) for upper, r, t in lengths.histogram if upper > bound)
     else:
@@ -112,16 +114,17 @@ def loss_report(
     rows_share, tokens_share = rows_lost / max(measured, 1), tokens_lost / max(tokens, 1)
     worst = max(rows_share, tokens_share)
     severity = None
-    if worst > known["ask_share"]:
+    if worst > known["ask_rows_lost"]:
         severity = Severity.ERROR
-    elif worst > known["warn_share"]:
+    elif worst > known["warn_rows_lost"]:
         severity = Severity.WARNING
     scale = (rows or measured) / max(measured, 1)
     rows_lost, tokens_lost = round(rows_lost * scale), round(tokens_lost * scale)
     if not tokens_lost:
         message = f"no row is longer than {sequence_len} tokens"
     elif format is DataFormat.COMPLETION:
-        message = f"{tokens_lost} tokens ({tokens_share:.2%}) lie beyond {known['completion_pieces']} x {sequence_len}"
+        pieces = facts()["length"]["completion_pieces"]
+        message = f"{tokens_lost} tokens ({tokens_share:.2%}) lie beyond {pieces} x {sequence_len}"
     else:
         message = (
             f"{rows_lost} rows ({rows_share:.2%}) with {tokens_lost} tokens ({tokens_share:.2%}) are longer than "
@@ -137,14 +140,14 @@ def propose_sequence_len(
 
     `longest_supported` is the model's own limit (max_position_embeddings). Without lengths: the smallest.
     """
-    known = facts()["length"]
-    supported = [c for c in known["candidates"] if longest_supported is None or c <= longest_supported]
-    candidates: list[int] = supported or [longest_supported or known["candidates"][0]]
+    known = training_defaults()["sequence_len"]
+    supported = [c for c in known["choices"] if longest_supported is None or c <= longest_supported]
+    candidates: list[int] = supported or [longest_supported or known["choices"][0]]
     if lengths is None:
         return candidates[0], f"lengths are not known from here: {candidates[0]} is the smallest usual length"
     measured = sum(r for _, r, _ in lengths.histogram)
     what = "tokens by estimate" if lengths.basis == "estimate" else "tokens"
-    allowed = (1 - known["share_of_rows"]) * measured
+    allowed = (1 - known["coverage"]) * measured
     for candidate in candidates:
         if lengths.rows_longer_than(candidate) <= allowed:
             share = 1 - lengths.rows_longer_than(candidate) / max(measured, 1)
@@ -158,3 +161,38 @@ def propose_sequence_len(
         f"the longest usual length{' the model supports' if longest_supported else ''}: covers only "
         f"{share:.1%} of rows (99% have at most {lengths.p99} {what}); {end}",
     )
+
+
+def together(parts: Sequence[Lengths | None]) -> Lengths | None:
+    """The lengths of several data sets as one; None when one was not measured."""
+    known = [p for p in parts if p is not None]
+    if not known or len(known) != len(parts):
+        return None
+    if len(known) == 1:
+        return known[0]
+    bins: dict[int, tuple[int, int]] = {}
+    for part in known:
+        for upper, rows, tokens in part.histogram:
+            old = bins.get(upper, (0, 0))
+            bins[upper] = (old[0] + rows, old[1] + tokens)
+    histogram = tuple((upper, *bins[upper]) for upper in sorted(bins))
+    measured = sum(p.rows_measured for p in known)
+    return Lengths(
+        basis="estimate" if any(p.basis == "estimate" for p in known) else known[0].basis,
+        rows_measured=measured,
+        total_tokens=sum(p.total_tokens for p in known),
+        mean=sum(p.mean * p.rows_measured for p in known) / max(measured, 1),
+        p50=_quantile(histogram, measured, 0.50),
+        p99=_quantile(histogram, measured, 0.99),
+        longest=max(p.longest for p in known),
+        histogram=histogram,
+    )
+
+
+def _quantile(histogram: tuple[tuple[int, int, int], ...], rows: int, share: float) -> int:
+    seen = 0
+    for upper, count, _ in histogram:
+        seen += count
+        if seen >= share * rows:
+            return upper
+    return histogram[-1][0] if histogram else 0

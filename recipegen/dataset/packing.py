@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
+from recipegen.catalog.defaults import training_defaults
 from recipegen.dataset.facts import facts
 from recipegen.spec import Lengths
 
 
+@lru_cache(maxsize=64)  # a plan asks the same of every candidate
 def packed_sequences(lengths: Lengths, sequence_len: int) -> tuple[int, int]:
     """(sequences, tokens) when the measured rows that fit are packed, longest first, each into the fullest sequence.
 
@@ -105,7 +108,7 @@ def steps_per_epoch(
 
 def validation_rows(rows: int | None) -> int:
     """Rows held out: none under 1,000 rows (or when they are not known), else 1%, at least 50 and at most 500."""
-    known = facts()["validation"]
-    if rows is None or rows < known["rows_without"]:
+    known = training_defaults()["validation"]
+    if rows is None or rows < known["minimum_rows"]:
         return 0
-    return int(min(max(math.ceil(rows * known["share"]), known["at_least"]), known["at_most"]))
+    return int(min(max(math.ceil(rows * known["share"]), known["at_least_rows"]), known["at_most_rows"]))

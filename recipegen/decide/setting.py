@@ -9,7 +9,7 @@ from typing import Any
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.catalog.stack import Stack
-from recipegen.dataset import end_of_turn, propose_sequence_len, steps_per_epoch, validation_rows
+from recipegen.dataset import end_of_turn, propose_sequence_len, steps_per_epoch, together, validation_rows
 from recipegen.spec import Cluster, DataFormat, DatasetSpec, Lengths, ModelSpec, RecipegenError, Request
 
 
@@ -56,7 +56,8 @@ class Setting:
         rows = max(self.rows - self.validation, 1)
         if self.lengths is None:
             return max(1, -(-rows // global_batch))
-        return steps_per_epoch(rows, self.lengths, self.sequence_len, global_batch, packing)
+        cut = all(d.format is DataFormat.COMPLETION for d in self.datasets)
+        return steps_per_epoch(rows, self.lengths, self.sequence_len, global_batch, packing, cuts_long_rows=cut)
 
 
 def settle(
@@ -75,8 +76,9 @@ def settle(
     """
     known = [d for d in datasets if d.rows is not None]
     rows = sum(d.rows or 0 for d in known) if datasets and len(known) == len(datasets) else None
-    lengths = _together([d.lengths for d in datasets]) if rows is not None else None
-    sequence_len, reason = _sequence_len(request, model, pins, lengths)
+    lengths = together([d.lengths for d in datasets]) if rows is not None else None
+    kind = datasets[0].format if len({d.format for d in datasets}) == 1 else None
+    sequence_len, reason = _sequence_len(request, model, pins, lengths, kind)
     notes = [note for d in datasets for note in d.notes]
     template: str | None = None
     eot: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ def _tokenizer_folder(model: str) -> str | None:
 
 
 def _sequence_len(
-    request: Request, model: ModelSpec, pins: Mapping[str, Any], lengths: Lengths | None
+    request: Request, model: ModelSpec, pins: Mapping[str, Any], lengths: Lengths | None, kind: DataFormat | None
 ) -> tuple[int, str]:
     asked = request.sequence_len or pins.get("sequence_len")
     longest = model.max_position_embeddings
@@ -109,45 +111,6 @@ def _sequence_len(
             )
         return int(asked), "as asked for"
     if lengths is not None:
-        proposed, reason = propose_sequence_len(lengths)
-    else:
-        proposed = int(training_defaults()["sequence_len"]["without_data"])
-        reason = "no measured data; the usual choice"
-    if proposed > longest:
-        return longest, f"{reason}; limited by the {longest} positions of the model"
-    return proposed, reason
-
-
-def _together(parts: list[Lengths | None]) -> Lengths | None:
-    """The lengths of several data sets as one; None when one was not measured."""
-    known = [p for p in parts if p is not None]
-    if not known or len(known) != len(parts):
-        return None
-    if len(known) == 1:
-        return known[0]
-    bins: dict[int, tuple[int, int]] = {}
-    for part in known:
-        for upper, rows, tokens in part.histogram:
-            old = bins.get(upper, (0, 0))
-            bins[upper] = (old[0] + rows, old[1] + tokens)
-    histogram = tuple((upper, *bins[upper]) for upper in sorted(bins))
-    measured = sum(p.rows_measured for p in known)
-    return Lengths(
-        basis="estimate" if any(p.basis == "estimate" for p in known) else known[0].basis,
-        rows_measured=measured,
-        total_tokens=sum(p.total_tokens for p in known),
-        mean=sum(p.mean * p.rows_measured for p in known) / max(measured, 1),
-        p50=_quantile(histogram, measured, 0.50),
-        p99=_quantile(histogram, measured, 0.99),
-        longest=max(p.longest for p in known),
-        histogram=histogram,
-    )
-
-
-def _quantile(histogram: tuple[tuple[int, int, int], ...], rows: int, share: float) -> int:
-    seen = 0
-    for upper, count, _ in histogram:
-        seen += count
-        if seen >= share * rows:
-            return upper
-    return histogram[-1][0] if histogram else 0
+        return propose_sequence_len(lengths, longest_supported=longest, format=kind)
+    usual = int(training_defaults()["sequence_len"]["without_data"])
+    return min(usual, longest), "no measured data; the usual choice, within the model's positions"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from recipegen.catalog.planning import planning
-from recipegen.spec import DatasetSpec, Recipe
+from recipegen.dataset import steps_per_epoch as dataset_steps
+from recipegen.dataset import together
+from recipegen.spec import DataFormat, DatasetSpec, Lengths, Recipe
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,13 @@ def training_data(recipe: Recipe) -> Training | None:
         return None
     rows = sum(part.rows for part in known)
     tokens = sum(part.tokens for part in known)
-    validation = recipe.val_set_size if recipe.val_set_size < 1 else min(recipe.val_set_size / max(rows, 1), 0.5)
-    share = 1.0 - validation
+    share = 1.0 - _validation_share(recipe, rows)
     return Training(rows * share, tokens * share, max(part.p99 for part in known))
+
+
+def _validation_share(recipe: Recipe, rows: float) -> float:
+    size = recipe.val_set_size
+    return size if size < 1 else min(size / max(rows, 1), 0.5)
 
 
 def tokens_per_micro_batch(recipe: Recipe, data: Training | None) -> float:
@@ -55,11 +59,27 @@ def tokens_per_micro_batch(recipe: Recipe, data: Training | None) -> float:
     return min(full, micro * longest)
 
 
-def steps_per_epoch(recipe: Recipe, data: Training | None) -> int | None:
-    """Optimizer steps of one epoch."""
-    if data is None:
+def steps_per_epoch(recipe: Recipe) -> int | None:
+    """Optimizer steps of one epoch; None when a data set was not measured."""
+    lengths = together([d.lengths for d in recipe.datasets])
+    if lengths is None or any(d.rows is None for d in recipe.datasets):
         return None
-    sequences = data.rows
-    if recipe.packing:
-        sequences = data.tokens / (recipe.sequence_len * planning().packing_efficiency)
-    return max(1, math.ceil(sequences / recipe.global_batch_size))
+    if recipe.excess_length_strategy == "truncate":
+        lengths = _cut(lengths, recipe.sequence_len)
+    rows = sum(d.rows or 0 for d in recipe.datasets)
+    return dataset_steps(
+        max(1, round(rows * (1.0 - _validation_share(recipe, rows)))),
+        lengths,
+        recipe.sequence_len,
+        recipe.global_batch_size,
+        recipe.packing,
+        cuts_long_rows=all(d.format is DataFormat.COMPLETION for d in recipe.datasets),
+    )
+
+
+def _cut(lengths: Lengths, sequence_len: int) -> Lengths:
+    """The lengths when longer rows are cut to the sequence instead of dropped."""
+    short = tuple(b for b in lengths.histogram if b[0] <= sequence_len)
+    rows = sum(r for upper, r, _ in lengths.histogram if upper > sequence_len)
+    longest = ((sequence_len, rows, rows * sequence_len),) if rows else ()
+    return replace(lengths, histogram=short + longest)

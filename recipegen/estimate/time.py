@@ -125,7 +125,7 @@ def step_time(x: Symbols, recipe: Recipe, cluster: Cluster, traffic: Moves, data
     forward, backward, _ = flops_per_token(x)
     model_flops = (forward + backward) * tokens / recipe.parallelism.world_size
     name, longest = max(parts.items(), key=lambda part: part[1])
-    steps = steps_per_epoch(recipe, data)
+    steps = steps_per_epoch(recipe)
     total_steps = recipe.max_steps if recipe.max_steps else (round(steps * recipe.epochs) if steps else None)
     return Time(
         step_s=step_s,

@@ -234,9 +234,9 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, n
     ("text", "message"),
     [
         (BOMB, "aliases"),
-        ("[" * 30000, "nested deeper"),
-        ("{a: " * 15000, "nested deeper"),
-        ("- " * 3000 + "x", "nested deeper"),
+        ("[" * 30000, "nest"),
+        ("{a: " * 15000, "nest"),
+        ("- " * 3000 + "x", "nest"),
         ("[" + "x," * 20000 + "]", "more than"),
         ("x" * (MAX_BYTES + 1), "larger than"),
         (b"\xff\xfe\x00g", "not UTF-8"),

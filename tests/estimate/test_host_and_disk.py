@@ -160,7 +160,7 @@ def data(rows: int = 10_000, mean: float = 500.0, longest: int = 2000) -> Datase
 def test_packing_counts_tokens_and_padding_counts_rows() -> None:
     packed = of(recipe(datasets=(data(),)), rtx_5090()).time
     padded = of(recipe(datasets=(data(),), packing=False), rtx_5090()).time
-    assert packed.steps_per_epoch == -(-4_400_000 // round(4096 * 0.97 * 8))
+    assert packed.steps_per_epoch == -(-9_900 // 9 // 8)  # nine rows of 444 tokens fill a sequence of 4096
     assert padded.steps_per_epoch == -(-9_900 // 8)
     assert packed.epoch_s == pytest.approx(packed.steps_per_epoch * packed.step_s)
 

@@ -44,7 +44,10 @@ def test_axolotl_knows_every_key(name: str) -> None:
 
 
 def test_a_misspelt_key_would_be_noticed() -> None:
-    values = axolotl.values(recipe(Strategy.FSDP2_FULL)) | {"lora_rank": 8, "fsdp_config": {"reshard_after_forwrd": True}}
+    values = axolotl.values(recipe(Strategy.FSDP2_FULL)) | {
+        "lora_rank": 8,
+        "fsdp_config": {"reshard_after_forwrd": True},
+    }
     assert list(unknown(values, fields_of(values))) == ["fsdp_config.reshard_after_forwrd", "lora_rank"]
 
 

@@ -50,7 +50,7 @@ def new_project(tiny_world: Tiny, tmp_path_factory: pytest.TempPathFactory) -> C
 
 @pytest.fixture(scope="session")
 def run_of(new_project: Callable[..., Project]) -> Callable[[str], Run]:
-    """The finished run of a case, launched when it is first asked for. A failed launch fails again, not again slowly."""
+    """The finished run of a case, launched when first asked for; a failed launch is not tried again."""
     finished: dict[str, Run | BaseException] = {}
 
     def get(name: str) -> Run:

@@ -6,12 +6,10 @@ Recipe. The exit code proves nothing: without a device Accelerate trains on ever
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -20,23 +18,28 @@ import pytest
 
 from recipegen.spec import Dtype
 from tests.trainers import harness
+from tests.trainers.accelerate_projects import CHECKPOINT, GLOBAL_BATCH, STEPS, Run, launch, new_project, resumed
 
 pytestmark = pytest.mark.run
-STEPS, CHECKPOINT, RATE, GLOBAL_BATCH = 12, 6, 1e-3, 8
 # The mean of the first losses differs by so much between seeds (test_axolotl_runs.py measures it).
 SPREAD_OVER_SEEDS = 0.08
 TORCH = {Dtype.FP32: "float32", Dtype.BF16: "bfloat16"}
 # Name -> method, hardware, strategy, and what Accelerate must say it runs.
 CASES: dict[str, dict[str, Any]] = {
     "single": {"hardware": "cpu-1x", "strategy": "single", "type": "NO"},
-    "ddp": {"hardware": "cpu-2x", "strategy": "ddp", "type": "MULTI_CPU"},
+    "ddp": {
+        "hardware": "cpu-2x",
+        "strategy": "ddp",
+        "type": "MULTI_CPU",
+        "settings": {"activation_checkpointing": True},
+    },
     "fsdp2": {"hardware": "cpu-2x", "strategy": "fsdp2_full", "type": "FSDP", "mesh": {"dp_shard": 2}},
     "hybrid": {
         "hardware": "cpu-4x",
         "strategy": "fsdp2_hybrid",
         "type": "FSDP",
         "mesh": {"dp_replicate": 2, "dp_shard_cp": 2},
-        "settings": {"dp_shard": 2, "dp_replicate": 2},
+        "settings": {"dp_shard": 2, "dp_replicate": 2, "activation_checkpointing": True},
     },
     "fsdp2-lora": {
         "method": "lora",
@@ -44,61 +47,11 @@ CASES: dict[str, dict[str, Any]] = {
         "strategy": "fsdp2_full",
         "type": "FSDP",
         "mesh": {"dp_shard": 2},
-        "settings": {"packing": True},
+        "settings": {"packing": True, "activation_checkpointing": True, "loss_kernel": "chunked_upcast"},
     },
     "single-qlora": {"method": "qlora", "hardware": "cpu-1x", "strategy": "single", "type": "NO"},
 }
 FULL = [name for name, case in CASES.items() if "method" not in case]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A project and the events that rank 0 printed."""
-
-    project: harness.Project
-    events: list[dict[str, Any]]
-
-    def one(self, event: str) -> dict[str, Any]:
-        """The only event of this kind."""
-        (found,) = [e for e in self.events if e["event"] == event]
-        return found
-
-    def steps(self) -> dict[int, tuple[float, float]]:
-        """Step -> (loss, gradient norm)."""
-        return {e["step"]: (e["loss"], e["grad_norm"]) for e in self.events if e["event"] == "step"}
-
-    def losses(self) -> list[float]:
-        return [loss for loss, _ in self.steps().values()]
-
-
-def launch(project: harness.Project, *arguments: str) -> Run:
-    """Run launch.sh as it is, with the shim in the environment."""
-    environment = harness.clean_environment() | {
-        "PYTHONPATH": str(harness.SHIM),
-        "RECIPEGEN_TEST_CPU": harness.mode(project.recipe),
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(project.folder.with_name("hf-home")),
-    }
-    ran = subprocess.run(
-        ["bash", str(project.folder / "launch.sh"), *arguments],
-        capture_output=True, text=True, errors="replace", env=environment, cwd=project.folder.parent,
-        timeout=harness.LAUNCH_SECONDS, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, (
-        f"{project.folder.name}: exit {ran.returncode}\n{ran.stdout[-2000:]}\n{ran.stderr[-4000:]}"
-    )
-    lines = [line for line in ran.stdout.splitlines() if line.startswith('{"event"')]
-    return Run(project, [json.loads(line) for line in lines])
-
-
-def resumed(run: Run, name: str, *, under: harness.Project | None = None) -> Run:
-    """Go on from the middle checkpoint of `run` in a copy of a project without other checkpoints."""
-    project = under or run.project
-    copy = project.folder.with_name(name)
-    shutil.copytree(project.folder, copy, ignore=shutil.ignore_patterns("outputs"))
-    wanted = f"checkpoint-{CHECKPOINT}"
-    shutil.copytree(run.project.output_dir / wanted, copy / "outputs" / wanted)
-    return launch(harness.Project(copy), "--resume")
 
 
 @pytest.fixture(scope="module")
@@ -109,30 +62,7 @@ def ran(tiny_world: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
     def run(name: str) -> Run:
         if name not in done:
-            case = CASES[name]
-            # Two micro-batches a step everywhere: the loss must be weighed by tokens over both, and over all ranks.
-            settings = {
-                "strategy": case["strategy"],
-                "learning_rate": RATE,
-                "max_steps": STEPS,
-                "save_steps": CHECKPOINT,
-                "warmup_steps": 2,
-                "logging_steps": 1,
-                "sequence_len": 256,
-                "packing": False,
-                "gradient_accumulation": 2,
-                **case.get("settings", {}),
-            }
-            project = harness.make_project(
-                folder / name,
-                model=tiny_world.models["llama"],
-                dataset=tiny_world.data["chat"],
-                hardware=case["hardware"],
-                method=case.get("method", "full"),
-                settings=settings,
-                options=("--trainer", "accelerate", "--global-batch-size", str(GLOBAL_BATCH)),
-            )
-            done[name] = launch(project)
+            done[name] = launch(new_project(folder / name, tiny_world, CASES[name]))
         return done[name]
 
     return run
@@ -149,6 +79,7 @@ def test_what_ran_is_what_the_recipe_says(ran: Callable[[str], Run], name: str) 
     assert setup["distributed_type"] == case["type"]
     assert setup["processes"] == mesh.world_size
     assert setup["mesh"] == case.get("mesh")
+    assert setup["gradient_checkpointing"] is recipe.activation_checkpointing
     if mesh.strategy.is_fsdp:
         assert setup["placements"].count("Shard(dim=0)") == 1
         assert setup["placements"].count("Replicate") == (1 if mesh.dp_replicate > 1 else 0)

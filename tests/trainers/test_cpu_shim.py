@@ -85,7 +85,7 @@ def test_a_misspelt_mode_is_an_error() -> None:
 
 @pytest.mark.stack
 def test_observing_changes_no_number(tmp_path: Path) -> None:
-    """The same three steps of a plain Trainer with and without the probe: equal losses, norms and weights, bit for bit."""
+    """Three steps of a plain Trainer with and without the probe: losses, norms and weights equal bit for bit."""
     results = {}
     for name in ("observed", "alone"):
         environment = {"RECIPEGEN_TEST_REPORT": str(tmp_path / "report")} if name == "observed" else {}

@@ -6,9 +6,8 @@ import json
 import random
 from pathlib import Path
 
-WORDS = (
-    "the a cat dog tree sun moon river stone bird runs eats sees likes red blue big small fast slow and or not under"
-).split()
+_TEXT = "the a cat dog tree sun moon river stone bird runs eats sees likes red blue big small fast slow and or not"
+WORDS = _TEXT.split()
 FAMILIES = ("llama", "qwen3")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

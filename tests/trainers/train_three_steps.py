@@ -1,4 +1,4 @@
-"""Run by test_cpu_shim.py: three steps of transformers' own Trainer; writes the losses, norms and a digest of weights."""
+"""Run by test_cpu_shim.py: three steps of transformers' own Trainer; writes losses, norms and a digest."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ The report (dtype names are torch's without the prefix):
   trainable_parameters, total_parameters: of the unsharded model
   optimizer: {class, defaults, groups}
   activation_checkpointing: {flag, reentrant, modules, wrapped}
+  engine (DeepSpeed): {stage, offload_optimizer, offload_param, partitioned, and the dtypes of parameters, master
+    copies and moments, as the engine holds them}
   steps: [{step, loss, grad_norm, learning_rate}]
 """
 
@@ -80,9 +82,7 @@ def parameters(model: Any) -> dict[str, Any]:
     """Counts, dtypes, meshes and shards of the model's parameters."""
     named = list(model.named_parameters())
     report: dict[str, Any] = {
-        "parameters": _table(
-            ((kind(n), _dtype(p), p.requires_grad) for n, p in named), "kind", "dtype", "trainable"
-        ),
+        "parameters": _table(((kind(n), _dtype(p), p.requires_grad) for n, p in named), "kind", "dtype", "trainable"),
         "total_parameters": sum(_global_numel(p) for _, p in named),
         "trainable_parameters": sum(_global_numel(p) for _, p in named if p.requires_grad),
         "quantized": sum(1 for _, p in named if getattr(p, "quant_state", None) is not None),
@@ -190,6 +190,33 @@ def states(optimizer: Any, model: Any) -> list[dict[str, Any]]:
     return _table(rows, "kind", "state", "dtype")
 
 
+def engine_report(engine: Any) -> dict[str, Any]:
+    """What DeepSpeed's engine holds after a step. Its optimizer keeps the fp32 copies under names of each stage."""
+    zero = engine.optimizer
+    copies = getattr(zero, "fp32_partitioned_groups_flat", None) or zero.single_partition_of_fp32_groups
+    moments: dict[str, set[str]] = {}
+    for values in zero.optimizer.state.values():
+        for key, value in values.items():
+            if hasattr(value, "dtype") and key != "step":
+                moments.setdefault(key, set()).add(_dtype(value))
+    return {
+        "stage": engine.zero_optimization_stage(),
+        "offload_optimizer": _offload(engine.zero_offload_optimizer()),
+        "offload_param": _offload(engine.zero_offload_param()),
+        "partitioned": all(getattr(p, "ds_tensor", None) is not None for p in engine.module.parameters()),
+        "parameters": sorted({_dtype(p) for p in engine.module.parameters()}),
+        "master": sorted({_dtype(copy) for copy in copies}),
+        "states": {key: sorted(dtypes) for key, dtypes in sorted(moments.items())},
+        "optimizer": type(zero.optimizer).__name__,
+        "gradient_accumulation_dtype": str(getattr(zero, "gradient_accumulation_dtype", None)),
+        "communication_dtype": str(engine.communication_data_type),
+    }
+
+
+def _offload(config: Any) -> str:
+    return "none" if config is None else str(getattr(config.device, "value", config.device))
+
+
 def _callback(trainer: Any) -> Any:
     from transformers import TrainerCallback
 
@@ -216,6 +243,8 @@ def _callback(trainer: Any) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == self.started_at + 1:
                 report.update(parameters(trainer.model))
+                if hasattr(trainer.model_wrapped, "zero_optimization_stage"):
+                    report["engine"] = engine_report(trainer.model_wrapped)
                 report["optimizer"] = optimizer_report(trainer.optimizer)
                 report["states"] = states(trainer.optimizer, trainer.model)
 

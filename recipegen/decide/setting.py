@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recipegen.catalog.defaults import training_defaults
@@ -85,12 +85,20 @@ def settle(
     eot_notes: tuple[str, ...] = ()
     if any(d.format in (DataFormat.MESSAGES, DataFormat.SHAREGPT) for d in datasets):
         template, eot, eot_notes = end_of_turn(model, _tokenizer_folder(request.model))
+        if "chat_template" in pins:
+            datasets = tuple(_with_template(d, pins["chat_template"]) for d in datasets)
     validation = validation_rows(rows) if rows else 0
     return Setting(
         request, model, cluster, stack, datasets, pins, total_parameters, sequence_len, reason, rows, lengths,
         int(pins.get("val_set_size", validation) if pins.get("val_set_size", 1) >= 1 else validation),
         template, tuple(eot), (*notes, *eot_notes),
     )  # fmt: skip
+
+
+def _with_template(data: DatasetSpec, template: str | None) -> DatasetSpec:
+    """Axolotl 0.19 reads the template of a data set from its own entry: the top-level key alone has no effect on it."""
+    entry = tuple((key, template if key == "chat_template" and template else value) for key, value in data.entry)
+    return replace(data, entry=entry)
 
 
 def _tokenizer_folder(model: str) -> str | None:

@@ -12,8 +12,8 @@ from recipegen.spec import Severity
 
 @rule("RG501", "data", Severity.WARNING, source="axolotl 0.19.0: excess_length_strategy drops with an INFO line")
 def few_rows_are_lost_to_length(context: Context) -> Iterator[tuple[str, str]]:
-    """Rows longer than the sequence are dropped (completion rows are cut into pieces). Above 1% of the rows or tokens it
-    is worth knowing, above 5% worth a longer sequence."""
+    """Rows longer than the sequence are dropped (completion rows are cut into pieces). Above 1% of the rows or tokens
+    it is worth knowing, above 5% worth a longer sequence."""
     r = context.recipe
     for data in r.datasets:
         if data.lengths is None:

@@ -126,7 +126,7 @@ def _reasons(written: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str
         del notes["eval_sample_packing"]
     for key, paths in FIELDS.items():
         reason = next((reasons[path] for path in paths if reasons.get(path)), None)
-        if reason:
+        if reason and not (key.startswith("use_") and written.get(key) is False):  # one logger, one reason
             notes[key] = reason
     return notes
 

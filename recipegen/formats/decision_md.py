@@ -37,6 +37,7 @@ def write(decision: Decision) -> str:
         recipe=decision.recipe,
         verdict=_VERDICTS[decision.verdict],
         summary=summary(decision.recipe),
+        data=_data(decision),
         budget=_budget(decision),
         phases=_phases(decision),
         host=_host(decision),
@@ -63,15 +64,37 @@ def summary(recipe: Recipe) -> str:
     )
 
 
+def _words(name: str) -> str:
+    """`optimizer_states` as a person says it."""
+    return name.replace("_", " ")
+
+
+def _data(decision: Decision) -> list[Row]:
+    """Rows, lengths, and what is lost to the sequence length: file, rows, basis, median/99%/longest, lost."""
+    rows = []
+    for spec in decision.recipe.datasets:
+        count = "not known" if spec.rows is None else f"{spec.rows:,} ({spec.format.value})"
+        if spec.lengths is None:
+            rows.append(Row((spec.path, count, "not measured", "", "")))
+            continue
+        lengths, limit = spec.lengths, decision.recipe.sequence_len
+        lost = lengths.rows_longer_than(limit)
+        what = {"drop": "dropped", "truncate": "cut"}.get(decision.recipe.excess_length_strategy, "affected")
+        loss = f"{lost:,} of {lengths.rows_measured:,} rows, {lengths.tokens_beyond(limit):,} tokens {what}"
+        spread = f"{lengths.p50:,} / {lengths.p99:,} / {lengths.longest:,}"
+        rows.append(Row((spec.path, count, lengths.basis, spread, loss if lost else "none")))
+    return rows
+
+
 def _budget(decision: Decision) -> list[Row]:
     """The terms of the peak phase, the largest first, then the totals."""
     gpu = decision.estimate.gpu
     rows = [
-        Row((term.name, gib(term.bytes), term.basis))
+        Row((_words(term.name), gib(term.bytes), term.basis))
         for term in sorted(gpu.terms, key=lambda term: -term.bytes)
         if term.bytes
     ]
-    rows.append(Row(("peak allocated", gib(gpu.peak_allocated_bytes), f"in the phase {gpu.phase}")))
+    rows.append(Row(("peak allocated", gib(gpu.peak_allocated_bytes), f"in the phase {_words(gpu.phase)}")))
     band = f"planning value; {gib(gpu.reserved_low_bytes)} to {gib(gpu.reserved_high_bytes)}"
     rows.append(Row(("peak reserved", gib(gpu.peak_reserved_bytes), band)))
     rows.append(Row(("capacity", gib(gpu.capacity_bytes), f"{decision.cluster.gpu.name}, as PyTorch sees it")))
@@ -79,7 +102,7 @@ def _budget(decision: Decision) -> list[Row]:
 
 
 def _phases(decision: Decision) -> list[Row]:
-    return [Row((phase.name, gib(phase.bytes))) for phase in decision.estimate.gpu.phases]
+    return [Row((_words(phase.name), gib(phase.bytes))) for phase in decision.estimate.gpu.phases]
 
 
 def _host(decision: Decision) -> list[Row]:
@@ -110,7 +133,7 @@ def _traffic(decision: Decision) -> list[Row]:
     return [
         Row(
             (
-                f"{item.operation.replace('_', ' ')} of {item.what}",
+                f"{_words(item.operation)} of {item.what}",
                 item.group,
                 f"{item.count_per_step}",
                 gb(item.bytes_per_step),

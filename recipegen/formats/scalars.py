@@ -134,7 +134,8 @@ def to_json(value: Any) -> str:
         raise RecipegenError(f"this cannot be written as JSON: {error}") from None
 
 
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
+# An underscore inside a word is no markup; names are full of them.
+_MARKDOWN = re.compile(r"([\\`*{}\[\]<>|#~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
 def text(value: Any) -> str:

@@ -33,7 +33,7 @@ def test_every_key_is_printed_with_its_value(name: str) -> None:
 
 
 @given(texts, texts, texts, texts)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_text_can_add_a_key(name: str, path: str, template: str, reason: str) -> None:
     chosen = recipe(
         model=name, datasets=(dataset(path),), chat_template=template or None, eot_tokens=(reason,), hardware=name

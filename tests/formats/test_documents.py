@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -63,6 +64,7 @@ def test_the_decision_shows_verdict_budget_and_alternatives() -> None:
     text = decision_md.write(decision())
     assert "**Verdict: fits**\n" in text
     for line in (
+        "| `data.jsonl` | 1,000 (messages) | tokenizer | 640 / 3,900 / 4,100 | 10 of 1,000 rows, 10,000 tokens drop",
         "| logits | 7.00 GiB | chunked upcast |",
         "| peak allocated | 15.00 GiB | in the phase layer backward |",
         "| peak reserved | 17.00 GiB | planning value; 16.00 GiB to 19.00 GiB |",
@@ -85,6 +87,9 @@ def test_what_is_not_known_is_said() -> None:
     text = decision_md.write(decision(chosen, model=model(unconfirmed=True)))
     assert "no second source" in text
     assert "not this network's" in text
+    unread = dataclasses.replace(chosen, datasets=(dataset("x/y", rows=None, lengths=None, local=False),))
+    assert "| `x/y` | not known | not measured |" in decision_md.write(decision(unread))
+    assert "The data set was not read" in decision_md.write(decision(unread))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

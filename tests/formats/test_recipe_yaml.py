@@ -42,7 +42,7 @@ requests = st.builds(
 
 
 @given(requests)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_what_is_written_is_read(request: Request) -> None:
     assert recipe_yaml.read(recipe_yaml.write(request).encode("utf-8")) == request
 
@@ -131,7 +131,7 @@ def test_what_is_no_recipe_is_one_clear_line(content: bytes, message: str) -> No
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "ignore")))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_no_content_is_a_traceback(content: bytes) -> None:
     try:
         recipe_yaml.read(MINIMAL.encode() + content)

@@ -50,7 +50,7 @@ def test_tricky_texts_come_back_as_texts(value: str) -> None:
 
 
 @given(values)
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_a_scalar_is_reread_to_the_same_value_and_type(value: object) -> None:
     text = scalars.scalar(value)
     assert "\n" not in text
@@ -59,7 +59,7 @@ def test_a_scalar_is_reread_to_the_same_value_and_type(value: object) -> None:
 
 
 @given(st.dictionaries(keys, values, max_size=5), texts)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_block_with_reasons_is_reread_to_the_same_mapping(mapping: dict[str, object], reason: str) -> None:
     text = block(mapping, dict.fromkeys(mapping, reason))
     assert same(yaml.safe_load(text) or {}, mapping)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jinja2 import UndefinedError, nodes
 
+from recipegen.catalog import resources
 from recipegen.catalog.resources import data_folder
 from recipegen.formats.rendering import FILTERS, Document, entry, environment, render
 from recipegen.spec import RecipegenError
@@ -58,3 +59,19 @@ def test_an_entry_prints_its_reason_above_itself() -> None:
 
 def test_rendered_text_ends_in_one_line_break() -> None:
     assert render("recipe.yaml.j2", doc=Document({"a": 1}, {}), request=None).endswith("a: 1\n")
+
+
+def test_templates_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "recipegen"
+    (package / "_data" / "templates").mkdir(parents=True)
+    monkeypatch.setattr(resources, "_PACKAGE", package)
+    assert data_folder("templates") == package / "_data" / "templates"
+    # Somebody's own folder of that name beside an installed package is not ours.
+    (package.parent / "templates").mkdir()
+    assert data_folder("templates") == package / "_data" / "templates"
+    (package.parent / "pyproject.toml").write_text("")
+    assert data_folder("templates") == package.parent / "templates"
+    with pytest.raises(RecipegenError, match="missing"):
+        data_folder("recipes")
+    with pytest.raises(ValueError, match="unknown"):
+        data_folder("secrets")

@@ -4,8 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # torch first and alone: the CPU build serves where the machine's index has one.
 TORCH := torch==2.13.0
-# its build looks at the torch that is installed, so it cannot be isolated; no CUDA is needed
-DEEPSPEED := deepspeed==0.18.9
 
 .PHONY: demo test test-fast test-long lint clean golden schema
 
@@ -24,9 +22,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.train: pyproject.toml | $(VENV)/.dev
 	@echo "installing the trainers' own code (a few minutes, once)"
 	$(BIN)/python -m pip install -qq --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,data,train]'
-	$(BIN)/python -m pip install -qq --disable-pip-version-check setuptools wheel ninja
-	DS_BUILD_OPS=0 $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation $(DEEPSPEED)
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,data,train,deepspeed]'
 	@touch $@
 
 demo: $(VENV)/.light  ## a real project, written from a model, data and a box

@@ -13,13 +13,23 @@ import yaml
 
 from recipegen.spec import RecipegenError
 
-MAX_BYTES = 64 * 1024
-MAX_DEPTH = 12
-MAX_NODES = 4096
 MAX_SHOWN = 60  # characters of a value that an error repeats
 
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-KeyPath = tuple[str | int, ...]
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest file, the deepest nesting and the most values that are read."""
+
+    size_bytes: int
+    depth: int
+    nodes: int
+
+
+SMALL = Limits(64 * 1024, 12, 4096)  # a profile
+LARGE = Limits(2**20, 20, 100_000)  # a recipe's files
 
 
 @dataclass(frozen=True)
@@ -28,12 +38,13 @@ class Document:
 
     path: str
     values: dict[str, Any]
-    lines: dict[KeyPath, int]  # (key, key or index, ...) -> line, counted from 1
+    lines: dict[KeyPath, int]  # (key, key or index as text, ...) -> line, counted from 1
 
     def where(self, *key_path: str | int) -> str:
         """`file.yaml:7` of the innermost known part of `key_path`."""
-        for length in range(len(key_path), -1, -1):
-            line = self.lines.get(tuple(key_path[:length]))
+        keys = tuple(str(key) for key in key_path)
+        for length in range(len(keys), -1, -1):
+            line = self.lines.get(keys[:length])
             if line is not None:
                 return f"{self.path}:{line}"
         return self.path
@@ -55,16 +66,21 @@ def shown_path(path: str | Path) -> str:
 
 
 def read_mapping(path: str | Path, *, what: str) -> Document:
-    """Read the YAML mapping in `path`; `what` names the kind of file in errors (`a hardware profile`).
-
-    Raises RecipegenError, with the line where there is one, for: no such file, not a regular file, larger than
-    MAX_BYTES, not UTF-8, broken YAML, several documents, aliases, merge keys, tags, duplicate or non-text keys, too
-    deep or too many values, anything but a mapping at the top.
-    """
+    """`parse` of the file at `path`, within SMALL. Raises RecipegenError also for no such or not a regular file."""
     place = shown_path(path)
-    text = _read_text(path, place, what)
+    return parse(_read_bytes(path, place, what), place, what=what, limits=SMALL)
+
+
+def parse(content: bytes, place: str, *, what: str = "this file", limits: Limits = LARGE) -> Document:
+    """The YAML mapping in `content`; `place` is its name and `what` the kind of file in errors (`a hardware profile`).
+
+    Raises RecipegenError, with the line where there is one, for: larger than the limits, not UTF-8, broken YAML,
+    several documents, aliases, merge keys, tags, duplicate or non-text keys, too deep or too many values, anything but
+    a mapping at the top.
+    """
+    text = _text(content, place, what, limits)
     try:
-        _check_events(text, place)
+        _check_events(text, place, limits)
         node = yaml.compose(text, Loader=SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             raise RecipegenError(f"{what} is a mapping of keys to values", where=place)
@@ -82,24 +98,27 @@ def read_mapping(path: str | Path, *, what: str) -> Document:
     return Document(place, values, lines)
 
 
-def _read_text(path: str | Path, place: str, what: str) -> str:
+def _read_bytes(path: str | Path, place: str, what: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise RecipegenError(f"{what} must be a regular file", where=place)
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return file.read(SMALL.size_bytes + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise RecipegenError(f"cannot read {what}: {reason}", where=place) from None
-    if len(data) > MAX_BYTES:
-        raise RecipegenError(f"{what} is larger than {MAX_BYTES // 1024} KiB", where=place)
+
+
+def _text(content: bytes, place: str, what: str, limits: Limits) -> str:
+    if len(content) > limits.size_bytes:
+        raise RecipegenError(f"{what} is larger than {limits.size_bytes // 1024} KiB", where=place)
     try:
-        return data.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipegenError(f"{what} is not UTF-8 text (byte {error.start})", where=place) from None
 
 
-def _check_events(text: str, place: str) -> None:
+def _check_events(text: str, place: str, limits: Limits) -> None:
     """Refuse what would make composing or constructing expensive. Events are read one by one, without recursion."""
     depth = nodes = documents = 0
     for event in yaml.parse(text, Loader=SafeLoader):
@@ -113,15 +132,15 @@ def _check_events(text: str, place: str) -> None:
                 raise RecipegenError("more than one YAML document", where=where)
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
-            if nodes > MAX_NODES:
-                raise RecipegenError(f"more than {MAX_NODES} values", where=where)
+            if nodes > limits.nodes:
+                raise RecipegenError(f"more than {limits.nodes} values", where=where)
             tag = getattr(event, "tag", None)
             if tag is not None and tag != "!":
                 raise RecipegenError(f"tags are not allowed here: {shown(tag)}", where=where)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > MAX_DEPTH:
-                raise RecipegenError(f"nested deeper than {MAX_DEPTH} levels", where=where)
+            if depth > limits.depth:
+                raise RecipegenError(f"nested deeper than {limits.depth} levels", where=where)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -134,7 +153,7 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], pl
     lines.setdefault(path, _line(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _collect_lines(item, (*path, index), lines, place)
+            _collect_lines(item, (*path, str(index)), lines, place)
     if not isinstance(node, yaml.MappingNode):
         return
     seen: set[Hashable] = set()

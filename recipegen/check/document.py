@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from recipegen.catalog import bounded_yaml
 from recipegen.check.registry import finding
-from recipegen.formats import bounded_yaml
 from recipegen.spec import Finding, RecipegenError, Severity
 
 
@@ -32,20 +32,18 @@ class Document:
 
 
 def read_yaml(content: bytes, name: str) -> Document:
-    """A YAML mapping, bounded; see formats/bounded_yaml.py for what is refused."""
+    """A YAML mapping, bounded; see catalog/bounded_yaml.py for what is refused."""
     try:
-        located = bounded_yaml.load(content, name)
+        located = bounded_yaml.parse(content, name)
     except RecipegenError as error:
         return _unreadable(name, str(error))
-    if not isinstance(located.value, dict):
-        return _unreadable(name, f"{name}: not a mapping of keys to values")
-    return Document(name, located.value, located.lines)
+    return Document(name, located.values, {tuple(map(str, path)): line for path, line in located.lines.items()})
 
 
 def read_json(content: bytes, name: str) -> Document:
     """A JSON object; repeated keys, NaN and Infinity are refused."""
-    if len(content) > bounded_yaml.MAX_BYTES:
-        return _unreadable(name, f"{name}: {len(content)} bytes; at most {bounded_yaml.MAX_BYTES} are read")
+    if len(content) > bounded_yaml.LARGE.size_bytes:
+        return _unreadable(name, f"{name}: {len(content)} bytes; at most {bounded_yaml.LARGE.size_bytes} are read")
     try:
         text = content.decode("utf-8-sig")
         values = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)

@@ -83,7 +83,7 @@ def axolotl_keys(document: Document, stack: Stack) -> Iterator[Finding]:
                 field=key,
             )
             continue
-        yield _finding(problem, document, schema, stack.other_names("axolotl"), soft=bool(foreign))
+        yield _finding(problem, document, schema, stack.other_names("axolotl"))
     yield from _values_checked_later(document, keys)
 
 
@@ -276,10 +276,7 @@ def _autos(value: Any, path: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
 # --- what all three share
 
 
-def _finding(
-    problem: Problem, document: Document, schema: Schema, other: Mapping[str, str], *, soft: bool = False
-) -> Finding:
-    """`soft`: a plugin from elsewhere may read unknown top-level keys."""
+def _finding(problem: Problem, document: Document, schema: Schema, other: Mapping[str, str]) -> Finding:
     key, where, field = problem.path[-1], document.where(problem.path), ".".join(problem.path)
     if problem.kind is Kind.NUMBER_AS_STRING:
         severity = Severity.NOTE if problem.converted else Severity.WARNING
@@ -291,14 +288,7 @@ def _finding(
     meant = other.get(key) or problem.near
     fix = f"did you mean {meant}?" if meant else "remove it"
     if schema.forbids(problem.object):
-        return finding(
-            "RG702",
-            Severity.ERROR,
-            f"{problem.message}, and the trainer stops at it",
-            fix=fix,
-            where=where,
-            field=field,
-        )
-    maybe_plugin = soft and len(problem.path) == 1
-    severity = Severity.ERROR if meant and not maybe_plugin else Severity.WARNING
+        reason = f"{problem.message}, and the trainer stops at it"
+        return finding("RG702", Severity.ERROR, reason, fix=fix, where=where, field=field)
+    severity = Severity.ERROR if meant else Severity.WARNING
     return finding("RG701", severity, f"{problem.message}: accepted and dropped", fix=fix, where=where, field=field)

@@ -115,16 +115,15 @@ def _typed(schema: Schema, kind: Any, value: Any, path: Path) -> Iterator[Proble
     if "any" in alternatives:
         yield from _free(value, path)
         return
-    enums = [
-        item for alternative in alternatives if isinstance(alternative, dict) for item in alternative.get("enum", ())
-    ]
-    if enums and not isinstance(value, (dict, list)):
-        near = closest(str(value), [str(item) for item in enums])
-        listed = ", ".join(str(item) for item in enums[:12]) + (", ..." if len(enums) > 12 else "")
-        yield Problem(Kind.ENUM, path, f"{'.'.join(path)} is {show(value)}; it must be one of {listed}", near=near)
-        return
+    yield _mismatch(alternatives, value, path)
+
+
+def _mismatch(alternatives: list[Any], value: Any, path: Path) -> Problem:
     wanted = " or ".join(dict.fromkeys(_name(alternative) for alternative in alternatives if alternative != "null"))
-    yield Problem(Kind.TYPE, path, f"{'.'.join(path)} is {show(value)}; it must be {wanted}")
+    enums = [item for part in alternatives if isinstance(part, dict) for item in part.get("enum", ())]
+    kind = Kind.ENUM if enums and not isinstance(value, (dict, list)) else Kind.TYPE
+    near = closest(str(value), [str(item) for item in enums]) if kind is Kind.ENUM else ""
+    return Problem(kind, path, f"{'.'.join(path)} is {show(value)}; it must be {wanted}", near=near)
 
 
 def _inside(schema: Schema, alternatives: list[Any], value: Any, path: Path) -> Iterator[Problem]:
@@ -223,7 +222,8 @@ def _place(path: Path) -> str:
 def _name(kind: Any) -> str:
     if isinstance(kind, dict):
         if "enum" in kind:
-            return "one of " + ", ".join(str(item) for item in kind["enum"])
+            values = [str(item) for item in kind["enum"]]
+            return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
         return "a list" if "list" in kind else "a mapping"
     words = {"str": "text (quote it)", "int": "a whole number", "float": "a number", "bool": "true or false"}
     return words.get(kind, str(kind))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recipegen.decide.setting import Setting
-from recipegen.spec import Dtype, Method, RecipegenError, Strategy
+from recipegen.spec import Dtype, Method, Parallelism, RecipegenError, Strategy
 
 # Simplest first: the order in which ties are broken.
 SIMPLICITY = (
@@ -46,10 +46,13 @@ def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
         for strategy in strategies
         if "parallelism.strategy" in s.pins
         or not ((m.is_adapter and strategy.is_deepspeed) or (method is None and strategy.offload_device != "none"))
-        if _takes_every_pin(s, m, strategy)
+        if _takes_every_pin(s, m, strategy) and not _layout_error(s, strategy)
         for optimizer, dtype in _optimizers(s, m, strategy)
     ]
     if not found:
+        layouts = [error for error in (_layout_error(s, x) for x in strategies) if error]
+        if len(layouts) == len(strategies):
+            raise RecipegenError(layouts[0], fix="Change --set dp_shard, dp_replicate, tp or cp")
         groups = sorted({p.partition(".")[0] for p in s.pins if p.startswith(_GROUPS)})
         raise RecipegenError(
             f"no {'/'.join(m.value for m in methods)} candidate under {', '.join(x.value for x in strategies)} has the "
@@ -60,6 +63,7 @@ def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
 
 
 _GROUPS = ("adapter.", "fsdp.", "deepspeed.")
+_TP_CP = ("parallelism.tp", "parallelism.cp")
 
 
 def _takes_every_pin(s: Setting, method: Method, strategy: Strategy) -> bool:
@@ -71,6 +75,16 @@ def _takes_every_pin(s: Setting, method: Method, strategy: Strategy) -> bool:
         and ("deepspeed" not in groups or strategy.is_deepspeed)
         and (strategy.is_fsdp or s.pins.get("sync_each_batch") is not False)
     )
+
+
+def _layout_error(s: Setting, strategy: Strategy) -> str:
+    """Why the pinned sizes do not multiply out under a strategy; empty when they do."""
+    sizes = {p.rpartition(".")[2]: v for p, v in s.pins.items() if p.startswith("parallelism.dp_") or p in _TP_CP}
+    try:
+        replace(Parallelism.of(strategy, s.cluster.nodes, s.cluster.node.gpu_count, _shard(s, strategy)), **sizes)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _strategies(s: Setting) -> tuple[Strategy, ...]:

@@ -7,7 +7,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from recipegen.formats.bounded_yaml import Located, load
+from recipegen.catalog.bounded_yaml import Document as Located
+from recipegen.catalog.bounded_yaml import parse
 from recipegen.formats.rendering import Document, render
 from recipegen.spec import RecipegenError, Request
 
@@ -75,7 +76,7 @@ def read(content: bytes, name: str = NAME) -> Request:
     Raises RecipegenError with file and line for anything that is not a recipe.yaml: unknown keys (with the nearest
     known one), wrong types, repeated keys, aliases, files larger than 1 MiB.
     """
-    document = load(content, name)
+    document = parse(content, name, what="recipe.yaml")
     reader = _Reader(document, name)
     reader.known(KEYS)
     version = reader.take("format_version", _whole(1), required=True)
@@ -107,14 +108,12 @@ class _Reader:
     """Takes checked values out of a loaded mapping and knows the line of each."""
 
     def __init__(self, document: Located, name: str) -> None:
-        if not isinstance(document.value, dict):
-            raise RecipegenError("this is not a mapping of keys", where=f"{name}:1")
         self.document = document
-        self.values: dict[Any, Any] = document.value
+        self.values: dict[Any, Any] = document.values
         self.name = name
 
     def error(self, key: str, message: str, *, fix: str | None = None) -> RecipegenError:
-        return RecipegenError(f"{key}: {message}", where=f"{self.name}:{self.document.line(*key.split('.'))}", fix=fix)
+        return RecipegenError(f"{key}: {message}", where=self.document.where(*key.split(".")), fix=fix)
 
     def known(self, names: tuple[str, ...], above: str = "") -> None:
         inner = self.values if not above else self.values[above]

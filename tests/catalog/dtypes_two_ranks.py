@@ -1,6 +1,7 @@
-"""Started by torchrun with two ranks and the CPU shim: one optimizer step, then the dtypes as JSON on rank 0's stdout.
+"""Started by torchrun with two ranks and the CPU shim: an optimizer step a case, dtypes as JSON on rank 0's stdout.
 
-usage: dtypes_two_ranks.py FRAMEWORK LOAD METHOD   (accelerate | axolotl | ddp, fp32 | bf16, full | lora)
+usage: dtypes_two_ranks.py "FRAMEWORK LOAD METHOD" ...   (accelerate | axolotl | ddp, fp32 | bf16, full | lora)
+Axolotl's cases come last: its patch of Accelerate stays.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ def model(load: str, method: str) -> Any:
     return made
 
 
-def main(framework: str, load: str, method: str) -> None:
+def run(framework: str, load: str, method: str) -> dict[str, Any]:
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate.state import AcceleratorState
 
+    AcceleratorState._reset_state()  # the plugin is kept there; the process group stays
     plugin = None
     if framework != "ddp":
         plugin = FullyShardedDataParallelPlugin(
@@ -85,25 +88,25 @@ def main(framework: str, load: str, method: str) -> None:
         accelerator.backward(network(input_ids=tokens, labels=tokens).loss)
     gradients = sorted({str(p.grad.dtype) for p in network.parameters() if p.grad is not None})
     optimizer.step()
-    states = sorted(
-        {str(v.dtype) for s in optimizer.state.values() for k, v in s.items() if k != "step" and torch.is_tensor(v)}
-    )
-    if accelerator.process_index == 0:
-        report = {
-            "distributed_type": str(accelerator.distributed_type),
-            "world_size": accelerator.num_processes,
-            "frozen": sorted({str(p.dtype) for p in network.parameters() if not p.requires_grad}),
-            "trainable": sorted({str(p.dtype) for p in network.parameters() if p.requires_grad}),
-            "gradients": gradients,
-            "states": states,
-            "reduction": sorted({d for seen in collectives.seen.values() for d in seen}),
-            "collectives": sorted(collectives.seen),
-        }
-        print("REPORT " + json.dumps(report), flush=True)
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    states = {
+        str(v.dtype) for s in optimizer.state.values() for k, v in s.items() if k != "step" and torch.is_tensor(v)
+    }
+    return {
+        "distributed_type": str(accelerator.distributed_type),
+        "world_size": accelerator.num_processes,
+        "frozen": sorted({str(p.dtype) for p in network.parameters() if not p.requires_grad}),
+        "trainable": sorted({str(p.dtype) for p in network.parameters() if p.requires_grad}),
+        "gradients": gradients,
+        "states": sorted(states),
+        "reduction": sorted({dtype for seen in collectives.seen.values() for dtype in seen}),
+        "collectives": sorted(collectives.seen),
+    }
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main(*sys.argv[1:4])
+    found = {case: run(*case.split()) for case in sys.argv[1:]}
+    if os.environ["RANK"] == "0":
+        print("REPORT " + json.dumps(found), flush=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recipegen.catalog.bounded_yaml import MAX_BYTES
+from recipegen.catalog.bounded_yaml import SMALL
 from recipegen.catalog.cluster import load_cluster
 from recipegen.spec import EnvVar, RecipegenError
 from recipegen.spec.units import GB, GIB
@@ -238,7 +238,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, n
         ("{a: " * 15000, "nest"),
         ("- " * 3000 + "x", "nest"),
         ("[" + "x," * 20000 + "]", "more than"),
-        ("x" * (MAX_BYTES + 1), "larger than"),
+        ("x" * (SMALL.size_bytes + 1), "larger than"),
         (b"\xff\xfe\x00g", "not UTF-8"),
         (b"a: \x00", "not valid YAML"),
         ("", "is a mapping"),

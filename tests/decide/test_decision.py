@@ -127,3 +127,21 @@ def test_an_option_and_a_pin_of_the_same_field_must_agree(solve: Solve) -> None:
             "Llama-3.2-1B", "kentino-8x-rtx-5090", global_batch_size=32,
             pins={"micro_batch_size": 2, "gradient_accumulation": 4},
         )  # fmt: skip
+
+
+def test_pinned_sizes_choose_the_layout_or_are_refused_with_the_equation(solve: Solve) -> None:
+    d = solve("Qwen3-14B", "kentino-8x-rtx-pro-6000", method="full", pins={"dp_shard": 4})
+    assert d.recipe.parallelism.strategy is Strategy.FSDP2_HYBRID
+    assert (d.recipe.parallelism.dp_shard, d.recipe.parallelism.dp_replicate) == (4, 2)
+    with pytest.raises(RecipegenError, match=r"dp_shard\(3\).* but world_size is 8"):
+        solve("Qwen3-14B", "kentino-8x-rtx-pro-6000", method="full", pins={"dp_shard": 3})
+    with pytest.raises(RecipegenError, match=r"tp\(2\).* but world_size is 1"):
+        solve("Qwen3-14B", "kentino-1x-rtx-pro-6000", pins={"tp": 2})
+
+
+def test_a_pin_of_an_engine_chooses_that_engine(solve: Solve) -> None:
+    d = solve("Llama-3.1-8B", "kentino-8x-rtx-5090", pins={"fsdp.reshard_after_forward": False})
+    assert d.recipe.fsdp is not None
+    assert not d.recipe.fsdp.reshard_after_forward
+    with pytest.raises(RecipegenError, match="adapter"):
+        solve("Llama-3.1-8B", "kentino-8x-rtx-5090", method="full", pins={"adapter.r": 8})

@@ -40,26 +40,33 @@ class Case:
         }
 
 
+# Packing composes other batches for another number of ranks: runs that are compared with each other do without.
+UNPACKED: dict[str, object] = {"packing": False}
 CASES = {
     case.name: case
     for case in (
-        Case("llama-single-full", "llama", "alpaca", "full", "cpu-1x", "single", "NO"),
+        Case("llama-single-full", "llama", "alpaca", "full", "cpu-1x", "single", "NO", settings=UNPACKED),
         Case("llama-single-qlora", "llama", "alpaca", "qlora", "cpu-1x", "single", "NO"),
         # The optimizer that is chosen at the rates of a real full fine-tune (at 1e-3 it would be the plain one).
         Case(
             "llama-fsdp2-full", "llama", "alpaca", "full", "cpu-2x", "fsdp2_full", "FSDP",
-            shard=2, settings={"optimizer": "optimi_adamw", "activation_checkpointing": True},
+            shard=2, settings={"optimizer": "optimi_adamw", "activation_checkpointing": True, **UNPACKED},
         ),
         Case(
             "llama-hybrid-full", "llama", "alpaca", "full", "cpu-4x", "fsdp2_hybrid", "FSDP",
-            shard=2, replicate=2, settings={"dp_shard": 2, "dp_replicate": 2},
+            shard=2, replicate=2, settings={"dp_shard": 2, "dp_replicate": 2, **UNPACKED},
         ),
         Case(
             "qwen3-single-lora", "qwen3", "chat", "lora", "cpu-1x", "single", "NO",
             settings={"activation_checkpointing": True},
         ),
-        Case("qwen3-ddp-lora", "qwen3", "chat", "lora", "cpu-2x", "ddp", "MULTI_CPU", replicate=2),
-        Case("qwen3-fsdp2-lora", "qwen3", "chat", "lora", "cpu-2x", "fsdp2_full", "FSDP", shard=2,
-             settings={"activation_checkpointing": True}),
+        Case(
+            "qwen3-ddp-lora", "qwen3", "chat", "lora", "cpu-2x", "ddp", "MULTI_CPU",
+            replicate=2, settings=UNPACKED,
+        ),
+        Case(
+            "qwen3-fsdp2-lora", "qwen3", "chat", "lora", "cpu-2x", "fsdp2_full", "FSDP",
+            shard=2, settings={"activation_checkpointing": True, **UNPACKED},
+        ),
     )
 }  # fmt: skip

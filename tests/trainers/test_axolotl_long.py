@@ -12,7 +12,7 @@ import pytest
 from recipegen.estimate import parameters
 from recipegen.spec import Dtype, ModelSpec
 from tests.trainers.harness import Project, Run, launch, resume
-from tests.trainers.strategies import CASES, CHECKPOINT, STEPS, Case
+from tests.trainers.strategies import CASES, CHECKPOINT, STEPS, UNPACKED, Case
 from tests.trainers.test_axolotl_runs import SPREAD_OVER_SEEDS
 
 pytestmark = [pytest.mark.run, pytest.mark.long]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.run, pytest.mark.long]
 NewProject = Callable[..., Project]
 ZERO2 = Case(
     "llama-zero2-full", "llama", "alpaca", "full", "cpu-2x", "zero2", "DEEPSPEED",
-    settings={"optimizer": "adamw_torch_fused"},
+    settings={"optimizer": "adamw_torch_fused", **UNPACKED},
 )  # fmt: skip
 ZERO3 = dataclasses.replace(ZERO2, name="llama-zero3-cpu-full", strategy="zero3_cpu")
 

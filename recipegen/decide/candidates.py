@@ -98,7 +98,8 @@ def _strategies(s: Setting) -> tuple[Strategy, ...]:
     pinned = s.pins.get("parallelism.strategy")
     if pinned is None:
         # Hybrid shard inside one node is only for those who ask: it halves capacity for nothing the node needs.
-        return tuple(x for x in possible if x is not Strategy.FSDP2_HYBRID or nodes > 1)
+        asked = nodes > 1 or any(p.startswith("parallelism.dp_") for p in s.pins)
+        return tuple(x for x in possible if x is not Strategy.FSDP2_HYBRID or asked)
     if pinned not in possible:
         raise RecipegenError(
             f"{pinned.label} is not possible on {world} GPU{'s'[: world - 1]} ({nodes} node{'s'[: nodes - 1]})",

@@ -17,7 +17,7 @@ from recipegen.spec import Dtype, Fsdp, Method, RecipegenError, Strategy
 from tests.recipes_for_tests import REASONS, model, recipe, recipes
 
 WRITABLE = [(n, r) for n, r in recipes() if r.fsdp is None or r.fsdp.state_dict_type == "SHARDED_STATE_DICT"]
-# `accelerate launch` takes these from its command line only (facts of accelerate/commands/launch.py, 1.13.0).
+# `accelerate launch` takes these from its command line only (accelerate/commands/launch.py, 1.13.0).
 DEAD = {"same_network", "enable_cpu_affinity", "downcast_bf16", "tpu_use_cluster", "tpu_use_sudo"}
 FSDP1 = {"sharding_strategy", "backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states"}
 

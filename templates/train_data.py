@@ -28,7 +28,7 @@ import torch
 from train_recipe import Problem
 
 IGNORE = -100  # a target that is not trained
-SENTINEL = "\u2060turn\u2060"  # stands for one turn's text while its place in the conversation is looked for
+STAND_INS = ("a turn", "its place")  # for the words of one turn; they begin and end differently
 
 
 # ---------------------------------------------------------------------------------------------- rows to tokens
@@ -70,17 +70,22 @@ def first_character(path, open_text):
 
 
 def equal_characters(first, second):
-    """How many characters two texts have in common at their start."""
-    return next(
-        (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
+    """How many characters two texts have in common at their start (by halving: conversations are long)."""
+    equal, unknown = 0, min(len(first), len(second))
+    while equal < unknown:
+        middle = (equal + unknown + 1) // 2
+        if first[equal:middle] == second[equal:middle]:
+            equal = middle
+        else:
+            unknown = middle - 1
+    return equal
 
 
 def chat_segments(row, fields, tokenizer, eot_tokens):
     """(text, trained) pieces of a conversation: the assistant's turns with the token that ends them are trained.
 
-    A turn is found by writing the whole conversation again with other words in its place: what is equal before and
-    after is not the turn. This holds for templates that trim, rewrite or drop parts of earlier turns.
+    A turn is found by writing the whole conversation again, twice, with other words in its place: what is equal before
+    and after is not the turn. This holds for templates that trim, rewrite or drop parts of earlier turns.
     """
     messages, turns = [], row[fields["messages"]]
     for message in json.loads(turns) if isinstance(turns, str) else turns:
@@ -90,14 +95,15 @@ def chat_segments(row, fields, tokenizer, eot_tokens):
         content = "" if content is None else content
         messages.append({**known, "role": fields["roles"].get(role, role), "content": content})
     full = tokenizer.apply_chat_template(messages, tokenize=False)
+    stand_ins = [{"role": "assistant", "content": text} for text in STAND_INS]
     pieces, end = [], 0
     for index, message in enumerate(messages):
         if message["role"] != "assistant" or not message.get(fields.get("training"), True):
             continue
-        other = [*messages[:index], {"role": "assistant", "content": SENTINEL}, *messages[index + 1 :]]
-        other = tokenizer.apply_chat_template(other, tokenize=False)
-        start = equal_characters(full, other)
-        stop = len(full) - equal_characters(full[start:][::-1], other[start:][::-1])
+        others = [[*messages[:index], words, *messages[index + 1 :]] for words in stand_ins]
+        others = [tokenizer.apply_chat_template(other, tokenize=False) for other in others]
+        start = min(equal_characters(full, other) for other in others)
+        stop = len(full) - min(equal_characters(full[start:][::-1], other[start:][::-1]) for other in others)
         rest = full[stop:]
         for token in sorted(eot_tokens, key=len, reverse=True):
             if rest.lstrip().startswith(token):

@@ -126,4 +126,5 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
         name, _, line = found.where.rpartition(":")
         return order[found.severity], name or found.where, int(line) if line.isdigit() else 0
 
-    return tuple(sorted(dict.fromkeys(findings), key=place))
+    once = {(found.rule, found.where, found.reason): found for found in reversed(findings)}  # two routes, one finding
+    return tuple(sorted(once.values(), key=place))

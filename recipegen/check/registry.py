@@ -9,6 +9,8 @@ from pathlib import Path
 from recipegen.catalog.reading import load_yaml
 from recipegen.spec import Finding, Severity
 
+_LONGEST = 600  # characters of a message; a trainer's own error may be that long
+
 
 @dataclass(frozen=True)
 class CheckRule:
@@ -30,5 +32,11 @@ def check_rules() -> dict[str, CheckRule]:
 def finding(
     rule: str, severity: Severity, reason: str, *, fix: str = "", where: str = "", field: str = "", source: str = ""
 ) -> Finding:
-    """A Finding of one of the checks."""
-    return Finding(rule, severity, check_rules()[rule].family, reason, fix, source, field, where)
+    """A Finding of one of the checks. Texts become one printable line: they repeat what a file says."""
+    family = check_rules()[rule].family
+    return Finding(rule, severity, family, _line(reason), _line(fix), source, _line(field), _line(where))
+
+
+def _line(text: str) -> str:
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -173,12 +173,14 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, float]:
 
 def _settings(pairs: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Pins (field paths) and passthrough (FILE.KEY), the latter with values read as YAML."""
+    from recipegen.decide import field_types
+
     pins: dict[str, Any] = {}
     passthrough: dict[str, dict[str, Any]] = {}
     for text in pairs:
         key, value = _pair("--set", text)
         file, dot, rest = key.partition(".")
-        if dot and file in _FILES:
+        if dot and file in _FILES and key not in field_types():
             try:
                 passthrough.setdefault(file, {})[rest] = yaml.safe_load(value)
             except yaml.YAMLError:

@@ -12,7 +12,7 @@ import click
 
 from recipegen import __version__
 from recipegen.formats.plain import to_plain as plain
-from recipegen.spec import Alternative, Decision, Estimate, Recipe, Term, Verdict
+from recipegen.spec import Alternative, Decision, Estimate, Recipe, Severity, Term, Verdict
 from recipegen.spec.units import GIB, gb, gib, seconds
 
 FORMAT_VERSION = 1
@@ -51,7 +51,7 @@ def decision(
             click.echo(line)
     if exit_code(decision) == 1:
         # The one line that every non-zero exit has.
-        reason = decision.findings[0].reason if decision.findings else "nothing fits"
+        reason = next((f.reason for f in decision.findings if f.severity is Severity.ERROR), "nothing fits")
         click.echo(click.style("does not fit: ", fg="red", bold=True) + reason, err=True)
 
 

@@ -6,12 +6,12 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.dataset.facts import facts, limit
-from recipegen.spec import DataFormat, Lengths, Severity
+from recipegen.spec import DataFormat, DatasetSpec, Lengths, Severity
 
 
 class Sample:
@@ -163,10 +163,10 @@ def propose_sequence_len(
     )
 
 
-def together(parts: Sequence[Lengths | None]) -> Lengths | None:
-    """The lengths of several data sets as one; None when one was not measured."""
-    known = [p for p in parts if p is not None]
-    if not known or len(known) != len(parts):
+def together(datasets: Sequence[DatasetSpec]) -> Lengths | None:
+    """The lengths of several data sets as one, each with the weight of its rows; None when one was not measured."""
+    known = [_whole(d) for d in datasets if d.lengths is not None and d.rows is not None]
+    if not known or len(known) != len(datasets):
         return None
     if len(known) == 1:
         return known[0]
@@ -196,3 +196,14 @@ def _quantile(histogram: tuple[tuple[int, int, int], ...], rows: int, share: flo
         if seen >= share * rows:
             return upper
     return histogram[-1][0] if histogram else 0
+
+
+def _whole(data: DatasetSpec) -> Lengths:
+    """The lengths of all rows of a data set, scaled up from its sample."""
+    assert data.lengths is not None
+    lengths, rows = data.lengths, data.rows or 0
+    if rows == lengths.rows_measured:
+        return lengths
+    scale = rows / max(lengths.rows_measured, 1)
+    histogram = tuple((u, max(1, round(r * scale)), max(1, round(t * scale))) for u, r, t in lengths.histogram if r)
+    return replace(lengths, rows_measured=rows, histogram=histogram)

@@ -56,9 +56,10 @@ def splits(s: Setting, method: Method, ranks: int) -> list[list[Split]]:
     if accumulation:
         per_rank = max(1, _default_per_rank(s, method, ranks) // accumulation) * accumulation
         return [[Split(per_rank // accumulation, accumulation)]]
-    groups = []
+    groups: list[list[Split]] = []
     per_rank = _default_per_rank(s, method, ranks)
-    while per_rank >= 1:
+    smallest = int(training_defaults()["adapter" if method.is_adapter else "full"]["global_batch_min"])
+    while per_rank >= 1 and (not groups or per_rank * ranks >= smallest):
         groups.append(_group(per_rank, None, None))
         per_rank //= 2
     return groups

@@ -54,7 +54,7 @@ def build(s: Setting, c: Choice) -> Recipe:
     p = Parallelism.of(c.strategy, s.cluster.nodes, s.cluster.node.gpu_count, c.dp_shard)
     attention, memory, packing_ok, _ = s.stack.attention(gpu, s.model, s.pins.get("packing", s.wants_packing))
     if "attention" in s.pins:
-        memory = s.stack.attention_memory(s.pins["attention"], gpu, s.model)
+        memory = s.stack.attention_memory(s.pins["attention"], gpu, s.model, s.pins.get("packing", s.wants_packing))
         attention = s.pins["attention"]
     # eager attention would keep the S x S probabilities of whole packs
     packing = packing_ok and s.wants_packing and memory is not AttentionMemory.EAGER
@@ -112,6 +112,8 @@ def build(s: Setting, c: Choice) -> Recipe:
         loading=_loading(s),
         launch=_launch(s),
         passthrough=request.passthrough,
+        dequantize=s.model.quantization,
+        freeze_vision=s.model.is_multimodal and c.method is Method.FULL,
     )
     return pin_fields.apply(recipe, s.pins)
 
@@ -143,6 +145,10 @@ def _adapter(s: Setting) -> Adapter:
 def _schedule(s: Setting, method: Method, steps: int | None) -> Schedule:
     d = training_defaults()["schedule"]
     rate = s.request.learning_rate or learning_rate(method, s.total_parameters)
+    if "schedule.warmup_ratio" in s.pins:
+        return Schedule(float(rate), str(d["scheduler"]), None, s.pins["schedule.warmup_ratio"])
+    if "schedule.warmup_steps" in s.pins:
+        return Schedule(float(rate), str(d["scheduler"]), s.pins["schedule.warmup_steps"], None)
     if steps is None:
         return Schedule(float(rate), str(d["scheduler"]), None, float(d["warmup_ratio"]))
     warmup = max(int(d["warmup_steps_min"]), math.ceil(float(d["warmup_ratio"]) * steps))
@@ -160,7 +166,9 @@ def _fsdp(s: Setting, c: Choice) -> Fsdp:
     zeros in every other rank, while a mapped bf16 checkpoint costs nothing (tests/estimate/test_host_loading.py)."""
     return Fsdp(
         reshard_after_forward=True,
-        cpu_ram_efficient_loading=c.method is Method.LORA and s.request.trainer == "axolotl",
+        cpu_ram_efficient_loading=c.method is Method.LORA
+        and s.request.trainer == "axolotl"
+        and s.model.quantization is None,
         offload_params=False,
         state_dict_type="SHARDED_STATE_DICT",
         layer_class=s.model.layer_class,

@@ -9,7 +9,7 @@ from recipegen.catalog.stack import Stack
 from recipegen.decide import pins as pin_fields
 from recipegen.decide.candidates import enumerate_candidates
 from recipegen.decide.reasons import reasons
-from recipegen.decide.search import Scored, best_variant
+from recipegen.decide.search import Scored, best_variant, ranked
 from recipegen.decide.setting import Setting, settle
 from recipegen.decide.ways_out import alternative, ways_out
 from recipegen.estimate import estimate
@@ -41,11 +41,17 @@ def decide(
     _reconcile(request, pins)
     setting = settle(request, model, cluster, stack, datasets, pins, total(model))
     method = Method(request.method) if request.method else pins.get("method")
-    scored = sorted(_solve(setting, method), key=lambda x: x.key)
+    scored = ranked(_solve(setting, method), auto_method=method is None)
     chosen = _with_saving(setting, scored[0])
-    recommended = chosen.survives
+    strategy = chosen.recipe.parallelism.strategy
+    recommended = chosen.survives and (strategy is not Strategy.ZERO3_NVME or "parallelism.strategy" in pins)
     verdict = chosen.verdict
-    needs_ways = verdict is not Verdict.FITS or not recommended or _crosses_nodes(chosen)
+    needs_ways = (
+        verdict is not Verdict.FITS
+        or not recommended
+        or strategy.offload_device != "none"
+        or (strategy is Strategy.FSDP2_FULL and chosen.recipe.parallelism.nodes > 1)
+    )
     others = tuple(alternative(x, _why_not(x, chosen)) for x in scored[1:])
     return Decision(
         request=request,
@@ -83,11 +89,6 @@ def _reconcile(request: Request, pins: dict[str, object]) -> None:
                 raise RecipegenError(f"{option} is given twice: {asked} and {value}", fix="Leave one of them out")
 
 
-def _crosses_nodes(chosen: Scored) -> bool:
-    p = chosen.recipe.parallelism
-    return p.strategy is Strategy.FSDP2_FULL and p.nodes > 1
-
-
 def _with_saving(setting: Setting, chosen: Scored) -> Scored:
     """Checkpoint about once an hour of predicted time, when an epoch takes longer than that."""
     time = chosen.estimate.time
@@ -114,15 +115,25 @@ def _why_not(other: Scored, chosen: Scored) -> str:
         return next(f.reason for f in other.findings if f.rule == "RG102")
     if not other.survives and chosen.survives:
         return next((f.reason for f in other.findings if f.rule == "RG401"), "most updates round to nothing")
-    mine = chosen.estimate.time.step_s / chosen.recipe.global_batch_size
-    theirs = other.estimate.time.step_s / other.recipe.global_batch_size
-    if theirs > 1.02 * mine:
+    mine, theirs = chosen.time_per_sequence_s, other.time_per_sequence_s
+    if theirs > 1.005 * mine:
         slower = f"{theirs / mine:.1f} times" if theirs > 1.5 * mine else f"{theirs / mine - 1:.0%}"
         return (
             f"{slower} slower: {seconds(other.estimate.time.step_s)} per step of "
             f"{other.recipe.global_batch_size} sequences, bound by {other.estimate.time.bound_by}"
         )
-    return "not faster, and less simple"
+    if other.recipe.method is not chosen.recipe.method:
+        return f"{mine / theirs - 1:.0%} faster by estimate, but {_METHOD_LOSS[other.recipe.method]}"
+    if other.recipe.parallelism.strategy.offload_device != "none":
+        return f"{mine / theirs - 1:.0%} faster by estimate, but offload is for what fits nowhere else"
+    return f"{mine / theirs - 1:.0%} faster by estimate, within its error, and less simple"
+
+
+_METHOD_LOSS = {
+    Method.LORA: "only adapters are trained",
+    Method.QLORA: "the base is rounded to 4 bits, which LoRA does not need here",
+    Method.FULL: "all weights, their states and checkpoints are kept, which an adapter does not need",
+}
 
 
 def _warnings(setting: Setting, chosen: Scored) -> tuple[str, ...]:

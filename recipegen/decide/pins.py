@@ -32,6 +32,8 @@ _DERIVED = (
     "parallelism.nodes",
     "parallelism.gpus_per_node",
     "attention_memory",
+    "dequantize",
+    "freeze_vision",
     *(f"precision.{f.name}" for f in dataclasses.fields(_precision.Precision) if f.name != "parameters"),
 )
 # Smallest and largest value of a field; a field that is not here takes any value of its type.
@@ -220,6 +222,8 @@ def parse(path: str, value: Any) -> Any:
         low, high = _LIMITS[path]
         if not low <= parsed <= high:
             raise _bad(path, value, f"between {low:g} and {high:g}")
+    if path == "val_set_size" and parsed == 1:
+        raise _bad(path, value, "a share below 1, or rows above 1 (Axolotl reads 1 as all of the data)")
     if path in _CHOICES and parsed not in _CHOICES[path]:
         raise _bad(path, value, "one of " + ", ".join(_CHOICES[path]))
     if isinstance(parsed, str) and any(ord(c) < 32 for c in parsed):

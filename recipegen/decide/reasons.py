@@ -17,7 +17,7 @@ def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, s
     d = training_defaults()
     kind = d["adapter" if r.method.is_adapter else "full"]
     out = {
-        "method": _method(s, chosen),
+        "method": _method(s, chosen, others),
         "parallelism.strategy": _strategy(chosen, others),
         "precision": _precision(chosen),
         "optimizer.name": _optimizer(s, chosen),
@@ -29,9 +29,7 @@ def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, s
         "schedule.warmup_ratio": "the number of steps is not known from here",
         "schedule.scheduler": "the usual shape; ends near zero",
         "sequence_len": s.sequence_reason,
-        "micro_batch_size": f"the largest that fits: {gib(e.gpu.peak_reserved_bytes)} of {gib(e.gpu.capacity_bytes)}"
-        if not chosen.errors
-        else "the smallest",
+        "micro_batch_size": _micro_batch(chosen),
         "gradient_accumulation": f"{r.micro_batch_size} x {r.gradient_accumulation} x "
         f"{r.parallelism.data_parallel_ranks} ranks = global batch of {r.global_batch_size} sequences",
         "sync_each_batch": _sync(chosen),
@@ -96,15 +94,16 @@ def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, s
     return out
 
 
-def _method(s: Setting, chosen: Scored) -> str:
+def _method(s: Setting, chosen: Scored, others: Sequence[Scored]) -> str:
     if s.request.method is not None:
         return "as asked for"
     r = chosen.recipe
     if r.method is Method.LORA:
-        return "fits, its fp32 adapters lose no update to rounding, and it is the fastest"
+        return "fits, and its fp32 adapters lose no update to rounding"
     if r.method is Method.QLORA:
-        return "the base fits only in 4 bits"
-    return "fits and is the fastest that keeps every update"
+        lora = [x for x in others if x.recipe.method is Method.LORA and x.errors]
+        return f"LoRA does not fit: {lora[0].errors[0].reason}" if lora else "the base fits only in 4 bits"
+    return "no adapter fits"
 
 
 def _strategy(chosen: Scored, others: Sequence[Scored]) -> str:
@@ -129,6 +128,16 @@ def _strategy(chosen: Scored, others: Sequence[Scored]) -> str:
         Strategy.ZERO3_CPU: "keeps states in host RAM, with fp32 master weights",
         Strategy.ZERO3_NVME: "keeps states on NVMe; slow, and it wears the drives",
     }[p.strategy]
+
+
+def _micro_batch(chosen: Scored) -> str:
+    gpu = chosen.estimate.gpu
+    room = f"{gib(gpu.peak_reserved_bytes)} of {gib(gpu.capacity_bytes)}"
+    if chosen.errors:
+        return f"the smallest; {room}"
+    if chosen.recipe.gradient_accumulation == 1:
+        return f"a rank's whole share of the global batch fits: {room}"
+    return f"the largest that fits, or a smaller one that is faster: {room}"
 
 
 def _precision(chosen: Scored) -> str:

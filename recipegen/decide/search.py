@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.decide.batch import Split, splits
 from recipegen.decide.build import Choice, build
-from recipegen.decide.candidates import SIMPLICITY, Candidate
+from recipegen.decide.candidates import METHODS, SIMPLICITY, Candidate
 from recipegen.decide.setting import Setting
 from recipegen.estimate import estimate
 from recipegen.estimate.memory import gpu_memory
@@ -39,7 +40,9 @@ class Scored:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
+        """What rejects it: first what cannot work at all, then what lacks most."""
+        found = (f for f in self.findings if f.severity is Severity.ERROR)
+        return tuple(sorted(found, key=lambda f: -_shortage(f)))
 
     @property
     def verdict(self) -> Verdict:
@@ -49,22 +52,28 @@ class Scored:
     def survives(self) -> bool:
         return updates_survive(self.recipe)
 
+    @property
+    def time_per_sequence_s(self) -> float:
+        return self.estimate.time.step_s / max(self.recipe.global_batch_size, 1)
+
     @functools.cached_property
     def key(self) -> tuple[float, ...]:
-        """Fits, updates survive rounding, time per token (in steps of 2%), simplicity.
-
-        Of what does not fit, the one that lacks least (needed / available, at its worst) comes first.
-        """
-        time = self.estimate.time.step_s / max(self.recipe.global_batch_size, 1)
+        """The order of the variants of one candidate: what fits, then time. Of what is tight, the one with most room;
+        of what does not fit, the one with fewest and smallest shortages."""
+        gpu = self.estimate.gpu
         return (
             _RANK[self.verdict],
-            sum(1 for f in self.errors if not f.available_bytes),
-            max((f.required_bytes / f.available_bytes for f in self.errors if f.available_bytes), default=0.0),
-            0 if self.survives else 1,
-            _rounded(time),
-            SIMPLICITY.index(self.recipe.parallelism.strategy),
-            self.estimate.gpu.peak_reserved_bytes,
+            len(self.errors),
+            max((_shortage(f) for f in self.errors), default=0.0),
+            gpu.reserved_high_bytes if self.verdict is Verdict.TIGHT else 0,
+            self.time_per_sequence_s,
+            gpu.peak_reserved_bytes,
         )
+
+
+def _shortage(finding: Finding) -> float:
+    """Needed over available; infinite for what no amount of memory mends."""
+    return finding.required_bytes / finding.available_bytes if finding.available_bytes else math.inf
 
 
 def updates_survive(recipe: Recipe) -> bool:
@@ -73,11 +82,34 @@ def updates_survive(recipe: Recipe) -> bool:
     return recipe.precision.updates_survive_rounding or recipe.schedule.learning_rate >= limit
 
 
-def _rounded(time_s: float) -> float:
-    """Differences below 2% are ties."""
-    import math
+def ranked(scored: list[Scored], auto_method: bool) -> list[Scored]:
+    """The candidates of a request, best first: fits, updates survive rounding, no offload where something else fits,
+    LoRA before QLoRA before full when the method is free; then time, where a difference inside the error of the time
+    estimate is a tie that the simpler wins."""
+    classes: dict[tuple[float, ...], list[Scored]] = {}
+    for one in scored:
+        classes.setdefault(_class(one, auto_method), []).append(one)
+    return [one for key in sorted(classes) for one in _by_time(classes[key])]
 
-    return round(math.log(max(time_s, 1e-9)) / math.log(1.02))
+
+def _class(one: Scored, auto_method: bool) -> tuple[float, ...]:
+    return (
+        _RANK[one.verdict],
+        len(one.errors),
+        round(max((_shortage(f) for f in one.errors), default=0.0), 3),
+        0 if one.survives else 1,
+        METHODS.index(one.recipe.method) if auto_method else 0,
+        ("none", "cpu", "nvme").index(one.recipe.parallelism.strategy.offload_device),
+    )
+
+
+def _by_time(group: list[Scored]) -> list[Scored]:
+    margin = 1.0 + float(training_defaults()["ranking"]["time_margin"])
+    fastest = min(one.time_per_sequence_s for one in group)
+    near = [one for one in group if one.time_per_sequence_s <= margin * fastest]
+    near.sort(key=lambda one: (SIMPLICITY.index(one.recipe.parallelism.strategy), one.time_per_sequence_s))
+    rest = sorted((one for one in group if one not in near), key=lambda one: one.time_per_sequence_s)
+    return near + rest
 
 
 def best_variant(s: Setting, candidate: Candidate) -> Scored:
@@ -110,8 +142,10 @@ def _best_of_group(s: Setting, candidate: Candidate, group: list[Split]) -> Scor
         if errors:
             scored.append(_score(s, candidate, recipe))
             continue
-        split = _largest_that_fits(s, variant, group)
-        scored.extend(_score(s, candidate, r) for r in _synced_or_not(s, variant, split))
+        largest = group.index(_largest_that_fits(s, variant, group))
+        # Rows that are not packed are padded to the longest of the micro-batch: a smaller one may be faster.
+        for split in group[largest:] if not recipe.packing else group[largest : largest + 1]:
+            scored.extend(_score(s, candidate, r) for r in _synced_or_not(s, variant, split))
     return min(scored, key=lambda x: x.key)
 
 
@@ -120,7 +154,8 @@ def _variants(s: Setting, candidate: Candidate) -> Iterator[Choice]:
     base = Choice(candidate.method, candidate.strategy, candidate.dp_shard, candidate.optimizer, candidate.load_dtype)
     kernel = s.pins.get("loss_kernel") or best_loss_kernel(s)
     pinned = s.pins.get("activation_checkpointing")
-    for checkpointing in (True, False) if pinned is None else (pinned,):
+    both = (True,) if s.pins.get("activation_offloading") else (True, False)
+    for checkpointing in both if pinned is None else (pinned,):
         yield replace(
             base,
             loss_kernel=kernel,

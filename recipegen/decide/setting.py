@@ -76,7 +76,7 @@ def settle(
     """
     known = [d for d in datasets if d.rows is not None]
     rows = sum(d.rows or 0 for d in known) if datasets and len(known) == len(datasets) else None
-    lengths = together([d.lengths for d in datasets]) if rows is not None else None
+    lengths = together(datasets)
     kind = datasets[0].format if len({d.format for d in datasets}) == 1 else None
     sequence_len, reason = _sequence_len(request, model, pins, lengths, kind)
     notes = [note for d in datasets for note in d.notes]
@@ -87,12 +87,20 @@ def settle(
         template, eot, eot_notes = end_of_turn(model, _tokenizer_folder(request.model))
         if "chat_template" in pins:
             datasets = tuple(_with_template(d, pins["chat_template"]) for d in datasets)
-    validation = validation_rows(rows) if rows else 0
+    validation = _validation(rows, pins)
     return Setting(
         request, model, cluster, stack, datasets, pins, total_parameters, sequence_len, reason, rows, lengths,
-        int(pins.get("val_set_size", validation) if pins.get("val_set_size", 1) >= 1 else validation),
+        validation,
         template, tuple(eot), (*notes, *eot_notes),
     )  # fmt: skip
+
+
+def _validation(rows: int | None, pins: Mapping[str, Any]) -> int:
+    """Rows held out. Axolotl takes a size above 1 for rows and any other for a share."""
+    pinned = pins.get("val_set_size")
+    if pinned is None:
+        return validation_rows(rows) if rows else 0
+    return int(pinned) if pinned > 1 else round(pinned * (rows or 0))
 
 
 def _with_template(data: DatasetSpec, template: str | None) -> DatasetSpec:
@@ -118,7 +126,8 @@ def _sequence_len(
                 fix=f"Use --sequence-len {longest} or less",
             )
         return int(asked), "as asked for"
-    if lengths is not None:
+    if lengths is not None and kind is not DataFormat.COMPLETION:
         return propose_sequence_len(lengths, longest_supported=longest, format=kind)
     usual = int(training_defaults()["sequence_len"]["without_data"])
-    return min(usual, longest), "no measured data; the usual choice, within the model's positions"
+    why = "rows are cut into pieces of it, so none is lost" if lengths is not None else "no measured data"
+    return min(usual, longest), f"{why}; the usual choice, within the model's positions"

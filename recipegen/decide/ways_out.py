@@ -8,12 +8,13 @@ from dataclasses import replace
 from recipegen.catalog import load_cluster
 from recipegen.catalog.defaults import training_defaults
 from recipegen.decide.candidates import enumerate_candidates
-from recipegen.decide.search import Scored, best_variant
+from recipegen.decide.search import Scored, best_variant, ranked
 from recipegen.decide.setting import Setting
-from recipegen.spec import Alternative, Cluster, Method, RecipegenError, Strategy, Verdict, WayOut
+from recipegen.spec import Alternative, Cluster, LossKernel, Method, RecipegenError, Strategy, Verdict, WayOut
 from recipegen.spec.units import GIB, gib, seconds
 
 _WANTED = 3
+_WITHOUT_NVME = tuple(x for x in Strategy if x is not Strategy.ZERO3_NVME)
 # Field paths whose pins can be what makes a recipe too large.
 _SHAPING = (
     "parallelism.", "optimizer.name", "precision.", "micro_batch_size", "gradient_accumulation", "sync_each_batch",
@@ -26,10 +27,10 @@ def ways_out(s: Setting, chosen: Scored, solve: Callable[[Setting, Method | None
     found: list[WayOut] = []
     for change, setting, method in _changes(s, chosen):
         try:
-            best = _best(solve(setting, method))
+            best = _best(solve(setting, method), setting)
         except RecipegenError:
             continue
-        if best is None or best.verdict is not Verdict.FITS or not best.survives:
+        if best is None or best.verdict is not Verdict.FITS or not best.survives or best.recipe == chosen.recipe:
             continue
         found.append(WayOut(change, _effect(best), alternative(best, "a way out")))
         if len(found) == _WANTED:
@@ -41,8 +42,11 @@ def alternative(scored: Scored, reason: str) -> Alternative:
     return Alternative(scored.recipe, scored.estimate, scored.verdict, reason, scored.findings)
 
 
-def _best(scored: list[Scored]) -> Scored | None:
-    return min(scored, key=lambda x: x.key, default=None)
+def _best(scored: list[Scored], setting: Setting) -> Scored | None:
+    """Minutes per step are no way out, unless that is what the change is about."""
+    asked = setting.pins.get("parallelism.strategy")
+    usable = [x for x in scored if x.recipe.parallelism.strategy in (asked, *_WITHOUT_NVME)]
+    return next(iter(ranked(usable, auto_method=False)), None)
 
 
 def _effect(scored: Scored) -> str:
@@ -56,6 +60,16 @@ def _effect(scored: Scored) -> str:
 
 def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method | None]]:
     method = chosen.recipe.method
+    largest = max(chosen.estimate.gpu.terms, key=lambda t: t.bytes).name
+    gpu = s.cluster.gpu
+    if largest == "logits_and_loss" and gpu.triton and s.stack.supports_fused_linear(s.model):
+        yield (
+            "--set loss_kernel=fused_linear",
+            replace(s, pins={**s.pins, "loss_kernel": LossKernel.FUSED_LINEAR}),
+            method,
+        )
+    if largest == "saved_activations" and gpu.pinned_memory:
+        yield "--set activation_offloading=true", replace(s, pins={**s.pins, "activation_offloading": True}), method
     free = _without_pins(s, "parallelism.", "optimizer.", "precision.", "micro_batch_size", "gradient_accumulation")
     if method is Method.FULL:
         yield "--method lora", free, Method.LORA
@@ -68,7 +82,7 @@ def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method 
         ram_gib, cluster = needed
         yield (
             f"{ram_gib} GiB of host RAM per node (--hardware-override host_ram_gib={ram_gib})",
-            replace(free, cluster=cluster),
+            replace(free, cluster=cluster, pins={**free.pins, "parallelism.strategy": Strategy.ZERO3_CPU}),
             method,
         )
     shorter = max(

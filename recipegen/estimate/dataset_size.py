@@ -61,8 +61,8 @@ def tokens_per_micro_batch(recipe: Recipe, data: Training | None) -> float:
 
 def steps_per_epoch(recipe: Recipe) -> int | None:
     """Optimizer steps of one epoch; None when a data set was not measured."""
-    lengths = together([d.lengths for d in recipe.datasets])
-    if lengths is None or any(d.rows is None for d in recipe.datasets):
+    lengths = together(recipe.datasets)
+    if lengths is None:
         return None
     if recipe.excess_length_strategy == "truncate":
         lengths = _cut(lengths, recipe.sequence_len)

@@ -10,15 +10,24 @@ from recipegen.catalog.planning import planning
 from recipegen.estimate.dataset_size import Training
 from recipegen.estimate.lasting import stored_parameter_bytes
 from recipegen.estimate.symbols import Symbols
-from recipegen.spec import Cluster, Disk, Dtype, ModelSpec, Recipe
+from recipegen.spec import Cluster, Disk, Dtype, ModelSpec, Recipe, Strategy
 
 
 def checkpoint_bytes(x: Symbols, recipe: Recipe) -> int:
-    """One checkpoint: weights, and optimizer states unless only the model is saved."""
+    """One checkpoint: weights, and optimizer states unless only the model is saved.
+
+    FULL_STATE_DICT writes the weights of a full fine-tune twice (Accelerate's file and the Trainer's safetensors), and
+    so does ZeRO-2 (its module states and the safetensors). ZeRO-3 keeps its weights as the fp32 master, beside one set
+    of gathered safetensors (deepspeed 0.18.9 engine.py, save_checkpoint).
+    """
     weights = stored_parameter_bytes(x) if x.full else x.t * x.n
     states = 0.0 if recipe.saving.save_only_model else (x.o + x.m) * x.n_t
-    consolidated = x.c * x.shape.N if x.full and x.zero3 and x.deepspeed and x.deepspeed.save_16bit_model else 0.0
-    return round(weights + states + consolidated)
+    twice = x.full and (
+        (recipe.fsdp is not None and recipe.fsdp.state_dict_type == "FULL_STATE_DICT") or x.strategy is Strategy.ZERO2
+    )
+    if x.zero3:
+        weights = x.c * x.shape.N if x.deepspeed and x.deepspeed.save_16bit_model else 0.0
+    return round(weights * (2 if twice else 1) + states)
 
 
 def disk(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster, data: Training | None) -> Disk:

@@ -151,6 +151,11 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         result["revision_of_model"] = recipe.model_revision
     if recipe.trust_remote_code:
         result["trust_remote_code"] = True
+    if recipe.dequantize == "mxfp4":
+        result["model_quantization_config"] = "Mxfp4Config"
+        result["model_quantization_config_kwargs"] = {"dequantize": True}
+    if recipe.freeze_vision:
+        result["freeze_mm_modules"] = True
     return result
 
 

@@ -170,6 +170,27 @@ def groups_match_the_strategy(context: Context) -> Iterator[str]:
         yield f"adapter settings under method {r.method.value}"
 
 
+@rule("RG213", "compat", Severity.ERROR, source="transformers 5.16.1, quantizers/quantizer_mxfp4.py")
+def quantised_weights_are_loaded_in_bf16(context: Context) -> Iterator[tuple[str, str]]:
+    """A model published in MXFP4 trains only after its weights are dequantised on loading; 4-bit NF4 on top of it is
+    not possible, and the train.py of --trainer accelerate does not dequantise."""
+    r, m = context.recipe, context.model
+    if m.quantization is None:
+        return
+    if r.method is Method.QLORA:
+        yield f"{m.id} is published in {m.quantization}; it cannot be quantised again to NF4", "--method lora"
+    if r.trainer != "axolotl":
+        yield f"{m.id} is published in {m.quantization}; its train.py is not generated", "--trainer axolotl"
+
+
+@rule("RG214", "compat", Severity.ERROR, source=f"{_AXOLOTL} check_activation_offloading")
+def offloaded_activations_are_checkpointed(context: Context) -> Iterator[tuple[str, str]]:
+    """Activation offloading moves the boundaries that checkpointing keeps; Axolotl refuses it alone."""
+    r = context.recipe
+    if r.activation_offloading and not r.activation_checkpointing:
+        yield "activation offloading needs activation checkpointing", "--set activation_checkpointing=true"
+
+
 @rule("RG212", "compat", Severity.ERROR, source="axolotl 0.19.0 LoRA kernels: axolotl/kernels/lora.py; peft 0.20.0")
 def lora_kernels_want_plain_lora(context: Context) -> Iterator[tuple[str, str]]:
     """The fused LoRA kernels have no dropout and need gate, up and down projections with separate q, k, v;

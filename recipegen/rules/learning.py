@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from recipegen.catalog.defaults import training_defaults
@@ -69,6 +70,20 @@ def there_are_enough_steps(context: Context) -> Iterator[tuple[str, str]]:
     warmup = r.schedule.warmup_steps or 0
     if steps and steps <= warmup:
         yield f"warm-up of {warmup} steps lasts the whole run of {steps} steps", "--set warmup_steps=0, or more epochs"
+
+
+@rule("RG407", "learning", Severity.WARNING, source="https://arxiv.org/abs/2405.14578 (AdamW, batch size and rate)")
+def the_batch_is_not_tiny(context: Context) -> Iterator[tuple[str, str]]:
+    """The default rates of a full fine-tune are for 16 to 128 sequences; AdamW wants the rate scaled by the square root
+    of the batch below that."""
+    r = context.recipe
+    smallest = int(training_defaults()["full"]["global_batch_min"])
+    if not r.method.is_adapter and r.global_batch_size < smallest:
+        scale = math.sqrt(r.global_batch_size / smallest)
+        yield (
+            f"a global batch of {r.global_batch_size} is small for a full fine-tune at {r.schedule.learning_rate:g}",
+            f"--learning-rate {r.schedule.learning_rate * scale:.1e}, or --global-batch-size {smallest}",
+        )
 
 
 @rule("RG406", "learning", Severity.WARNING, source="https://thinkingmachines.ai/blog/lora/")

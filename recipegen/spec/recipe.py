@@ -187,6 +187,8 @@ class Recipe:
     loading: Loading
     launch: Launch
     seed: int = 42
+    dequantize: str | None = None  # how the published weights are quantised; they are loaded in bf16 (mxfp4)
+    freeze_vision: bool = False  # a full fine-tune of a multimodal model trains the text decoder only
     passthrough: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property

@@ -13,7 +13,7 @@ from recipegen.catalog.stack import load_stack
 pytestmark = pytest.mark.stack
 TABLE = load_yaml(load_stack().folder / "kernels.yaml")
 # Architectures people fine-tune, known to the kernels or not.
-ARCHITECTURES = (  # fmt: skip
+ARCHITECTURES = (
     "cohere",
     "cohere2",
     "deepseek_v2",

@@ -86,3 +86,16 @@ def test_a_plan_imports_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "accelerate", "axolotl", "peft", "pyarrow", "tokenizers", "huggingface_hub",
              "pydantic", "rich", "jinja2", "numpy", "deepspeed", "requests", "httpx"}  # fmt: skip
     assert not loaded & heavy
+
+
+def test_a_field_of_the_recipe_wins_over_a_trainers_key_of_the_same_prefix(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = plan_json(capsys, *BOX, "--method", "full", "--set", "deepspeed.sub_group_size=5000")
+    assert code == 0
+    assert document["recipe"]["deepspeed"]["sub_group_size"] == 5000
+    assert document["recipe"]["passthrough"] == {}
+
+
+def test_the_line_on_stderr_is_the_error_not_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--model", "gemma-2-9b-it", "--hardware", "kentino-8x-rtx-5090", "--set", "packing=true"]
+    assert run(["plan", *args]) == 1
+    assert "packing with eager attention" in capsys.readouterr().err

@@ -145,3 +145,58 @@ def test_a_pin_of_an_engine_chooses_that_engine(solve: Solve) -> None:
     assert not d.recipe.fsdp.reshard_after_forward
     with pytest.raises(RecipegenError, match="adapter"):
         solve("Llama-3.1-8B", "kentino-8x-rtx-5090", method="full", pins={"adapter.r": 8})
+
+
+def test_lora_is_preferred_to_qlora_where_both_fit(solve: Solve) -> None:
+    for hardware in ("kentino-8x-rtx-5090", "kentino-1x-rtx-4090", "8x-h100"):
+        assert solve("Llama-3.1-8B", hardware).recipe.method is Method.LORA
+
+
+def test_qlora_says_what_lora_lacks(solve: Solve) -> None:
+    d = solve("Qwen3-32B", "kentino-1x-rtx-5090")
+    assert d.recipe.method is Method.QLORA
+    assert d.reasons["method"].startswith("LoRA does not fit: GPU memory")
+
+
+def test_offload_is_for_what_fits_nowhere_else(solve: Solve) -> None:
+    d = solve("Llama-3.1-8B", "kentino-8x-rtx-4090", method="full")
+    assert d.recipe.parallelism.strategy is Strategy.FSDP2_FULL
+    assert solve("Llama-3.3-70B-Instruct", "kentino-4x-rtx-4090").verdict is Verdict.DOES_NOT_FIT
+
+
+def test_a_batch_is_never_shrunk_to_nothing_to_make_it_fit(solve: Solve) -> None:
+    for model, hardware in (("Llama-3.1-8B", "kentino-1x-rtx-pro-6000"), ("Qwen3-32B", "kentino-4x-rtx-4090")):
+        assert solve(model, hardware, method="full", sequence_len=8192).recipe.global_batch_size >= 16
+
+
+def test_more_host_ram_is_a_way_out_only_for_offload(solve: Solve) -> None:
+    d = solve("Llama-3.3-70B-Instruct", "kentino-8x-rtx-pro-6000", nodes=2, network="roce-100", method="full")
+    ram = [w for w in d.ways_out if "host_ram_gib" in w.change]
+    assert all(w.alternative.recipe.parallelism.strategy is Strategy.ZERO3_CPU for w in ram)
+    assert all(w.alternative.recipe != d.recipe for w in d.ways_out)
+
+
+def test_the_host_is_blamed_for_what_the_host_lacks(solve: Solve) -> None:
+    d = solve("Llama-3.3-70B-Instruct", "kentino-8x-rtx-pro-6000", method="full")
+    offload = next(a for a in d.alternatives if a.recipe.parallelism.strategy is Strategy.ZERO3_CPU)
+    assert offload.reason.startswith("host RAM: 1")
+
+
+def test_pinning_what_was_decided_changes_nothing(solve: Solve) -> None:
+    free = solve("Llama-3.1-8B", "kentino-8x-rtx-5090", method="lora", pins={"packing": False})
+    held = solve("Llama-3.1-8B", "kentino-8x-rtx-5090", method="lora", pins={"packing": False, "attention": "sdpa"})
+    assert free.estimate == held.estimate
+
+
+def test_a_pinned_warm_up_is_the_only_warm_up(solve: Solve) -> None:
+    d = solve("Llama-3.1-8B", "kentino-8x-rtx-5090", pins={"warmup_ratio": 0.1})
+    assert (d.recipe.schedule.warmup_ratio, d.recipe.schedule.warmup_steps) == (0.1, None)
+
+
+def test_activation_offloading_comes_with_checkpointing(solve: Solve) -> None:
+    d = solve("Llama-3.1-8B", "kentino-8x-rtx-5090", method="full", pins={"activation_offloading": True})
+    assert d.recipe.activation_checkpointing
+
+
+def test_a_multimodal_model_is_fine_tuned_in_its_text_decoder(solve: Solve) -> None:
+    assert solve("gemma-3-4b-it", "kentino-8x-rtx-pro-6000", method="full").recipe.freeze_vision

@@ -120,8 +120,10 @@ def test_a_checkpoint_holds_parameters_and_states() -> None:
     assert of(recipe(), rtx_5090()).disk.checkpoint_bytes == 6 * N_8B
     kahan = recipe(precision=KAHAN, optimizer="optimi_adamw")
     assert of(kahan, rtx_5090()).disk.checkpoint_bytes == 8 * N_8B
-    zero = of(recipe(strategy=Strategy.ZERO3_CPU), rtx_5090()).disk.checkpoint_bytes
-    assert zero == (2 + 12 + 2) * N_8B
+    gathered = of(recipe(strategy=Strategy.ZERO3_CPU), rtx_5090()).disk.checkpoint_bytes
+    assert gathered == (2 + 12) * N_8B
+    twice = of(recipe(strategy=Strategy.ZERO2), rtx_5090()).disk.checkpoint_bytes
+    assert twice == (2 + 2 + 12) * N_8B
     adapter = of(recipe(method=Method.LORA), rtx_5090()).disk.checkpoint_bytes
     assert adapter == 12 * 41_943_040
 

@@ -19,6 +19,7 @@ from recipegen.spec import (
     Finding,
     Lengths,
     LossKernel,
+    Method,
     Parallelism,
     Recipe,
     Request,
@@ -73,6 +74,9 @@ BROKEN: list[tuple[str, Decision, Callable[[Recipe], Recipe]]] = [
     ("RG209", LORA, lambda r: replace(r, adapter=replace(r.adapter, target_modules=()))),
     ("RG211", FULL, lambda r: replace(r, fsdp=None)),
     ("RG211", DDP, lambda r: replace(r, adapter=None)),
+    ("RG214", FULL, lambda r: replace(r, activation_offloading=True, activation_checkpointing=False)),
+    ("RG407", FULL, lambda r: replace(r, micro_batch_size=1, gradient_accumulation=1)),
+    ("RG604", FULL, lambda r: replace(r, trust_remote_code=True)),
     ("RG212", LORA, lambda r: replace(r, adapter=replace(r.adapter, fused_kernels=True, dropout=0.05))),
     ("RG401", FULL, lambda r: replace(r, precision=replace(r.precision, compensation=None))),
     ("RG402", FULL, lambda r: replace(r, optimizer=replace(r.optimizer, weight_decay=0.1))),
@@ -136,6 +140,22 @@ def test_a_run_shorter_than_its_warm_up_is_said() -> None:
 def test_full_shard_across_nodes_is_warned_of() -> None:
     d = decided("Llama-3.3-70B-Instruct", nodes=2, method="full", pins={"strategy": "fsdp2_full"})
     assert "ib-hdr" in findings(d, d.recipe)["RG601"].reason
+
+
+def test_weights_published_in_mxfp4_are_not_quantised_again() -> None:
+    d = decided("gpt-oss-20b", method="lora")
+    assert d.recipe.dequantize == "mxfp4"
+    assert "RG213" not in findings(d, d.recipe)
+    assert "RG213" in findings(d, replace(d.recipe, method=Method.QLORA))
+    assert "RG213" in findings(d, replace(d.recipe, trainer="accelerate"))
+
+
+def test_nvme_is_said_to_be_a_last_resort() -> None:
+    d = decided("Llama-3.3-70B-Instruct", method="full")
+    assert d.recipe.parallelism.strategy is Strategy.ZERO3_NVME
+    assert not d.recommended
+    assert "written per step" in findings(d, d.recipe)["RG603"].reason
+    assert d.ways_out
 
 
 def test_every_rule_has_a_doc_a_source_and_an_id_of_its_own() -> None:

@@ -1,7 +1,7 @@
 """Run by test_cpu_shim.py in a fresh interpreter: which attributes of the loaded trainers do the patches change?
 
-Prints a JSON list of dotted names. Every attribute of every loaded module of the trainers, and of every class defined
-there, is compared by identity before and after.
+Takes names of groups (a mode of the shim, `seed`, `probe`) and prints JSON: the dotted names that each group changes.
+Every attribute of every loaded module of the trainers, and of every class defined there, is compared by identity.
 """
 
 from __future__ import annotations
@@ -29,21 +29,35 @@ def attributes() -> dict[str, Any]:
     return found
 
 
+def changes(patches: list[Any]) -> list[str]:
+    """Apply, compare, and put the originals back."""
+    before, environment = attributes(), dict(os.environ)
+    originals = []
+    for patch in patches:
+        *path, name = patch.attribute.split(".")
+        owner: Any = sys.modules[patch.module]
+        for step in path:
+            owner = getattr(owner, step)
+        originals.append((owner, name, vars(owner)[name]))
+        patch.apply(sys.modules[patch.module])
+    after = attributes()
+    assert dict(os.environ) == environment
+    for owner, name, original in originals:
+        setattr(owner, name, original)
+    return [name for name in sorted({*before, *after}) if before.get(name) is not after.get(name)]
+
+
 def main(names: list[str]) -> None:
     import cpu_patches
     import probe
 
-    groups = {"seed": [cpu_patches.SEED], "probe": [probe.OBSERVED]}
-    patches = [patch for name in names for patch in (groups.get(name) or cpu_patches.patches(name))]
-    for module in ("accelerate", "transformers.trainer", "axolotl.train", *(patch.module for patch in patches)):
+    own = {"seed": [cpu_patches.SEED], "probe": [probe.OBSERVED]}
+    groups = {name: own.get(name) or cpu_patches.patches(name) for name in names}
+    patched = {patch.module for patches in groups.values() for patch in patches}
+    for module in ("accelerate", "transformers.trainer", "axolotl.train", *sorted(patched)):
         importlib.import_module(module)
-    before, environment = attributes(), dict(os.environ)
-    for patch in patches:
-        patch.apply(sys.modules[patch.module])
-    after = attributes()
-    assert dict(os.environ) == environment
-    changed = [name for name in sorted({*before, *after}) if before.get(name) is not after.get(name)]
-    print("CHANGED", json.dumps({"changed": changed, "compared": len(before)}))
+    found = {name: changes(patches) for name, patches in groups.items()}
+    print("CHANGED", json.dumps({"changed": found, "compared": len(attributes())}))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ CASES = {
         ),
         Case(
             "llama-hybrid-full", "llama", "alpaca", "full", "cpu-4x", "fsdp2_hybrid", "FSDP",
-            shard=2, replicate=2, settings={"dp_shard": 2, "dp_replicate": 2, **UNPACKED},
+            shard=2, replicate=2,
+            settings={"dp_shard": 2, "dp_replicate": 2, "reshard_after_forward": False, **UNPACKED},
         ),
         Case(
             "qwen3-single-lora", "qwen3", "chat", "lora", "cpu-1x", "single", "NO",

@@ -165,6 +165,14 @@ REWRITING = (
 )
 
 
+@given(st.text("ab", max_size=12), st.text("ab", max_size=12))
+@settings(max_examples=200)
+def test_equal_characters(data: ModuleType, first: str, second: str) -> None:
+    import os.path
+
+    assert data.equal_characters(first, second) == len(os.path.commonprefix([first, second]))  # noqa: RUF071
+
+
 def test_a_template_that_rewrites_earlier_turns(data: ModuleType, tokenizer: Any) -> None:
     import copy
 

@@ -1,14 +1,17 @@
-"""Run by test_cpu_shim.py: three steps of transformers' own Trainer; writes losses, norms and a digest."""
+"""Run by test_cpu_shim.py: three steps of transformers' own Trainer, alone and then observed; prints both results."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 
-def main(folder: Path) -> None:
+def train(folder: Path) -> dict[str, Any]:
+    """Losses, gradient norms, and digests of the trained weights and of the random generator's state."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
@@ -27,14 +30,23 @@ def main(folder: Path) -> None:
     for parameter in model.parameters():
         weights.update(parameter.detach().numpy().tobytes())
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    folder.mkdir(parents=True, exist_ok=True)
-    result = {
+    return {
         "losses": [entry["loss"] for entry in logs],
         "norms": [entry["grad_norm"] for entry in logs],
         "weights": weights.hexdigest(),
         "generator": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
     }
-    (folder / "result.json").write_text(json.dumps(result))
+
+
+def main(folder: Path) -> None:
+    import probe
+    import transformers.trainer
+
+    alone = train(folder)
+    # Only now: with it in the environment from the start, the shim would have wrapped the first run too.
+    os.environ["RECIPEGEN_TEST_REPORT"] = str(folder / "report")
+    probe.OBSERVED.apply(transformers.trainer)
+    print("RESULTS", json.dumps({"alone": alone, "observed": train(folder)}))
 
 
 if __name__ == "__main__":

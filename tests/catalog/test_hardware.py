@@ -211,7 +211,7 @@ def test_planning_rates_of_the_boxes() -> None:
         768,
     ]
     assert [load_cluster(f"kentino-{n}x-rtx-5090").node.sockets for n in (1, 2, 4, 8)] == [1, 1, 1, 2]
-    assert [load_cluster(f"kentino-8x-{gpu}").gpu.training_tflops for gpu in KENTINO_GPUS] == [70, 102, 185, 185, 147]
+    assert [load_cluster(f"kentino-8x-{gpu}").gpu.training_tflops for gpu in KENTINO_GPUS] == [95, 132, 215, 225, 172]
 
 
 def test_capabilities_by_architecture() -> None:

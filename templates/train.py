@@ -30,13 +30,23 @@ from accelerate import Accelerator
 from accelerate.utils import DummyOptim, GradientAccumulationPlugin, set_seed
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Mxfp4Config
 
 from train_checkpoint import export, find_checkpoint, load, save
 from train_data import IGNORE, Stream, collate, load_tokenizer, prepare, split
 from train_recipe import Problem, read_recipe
 
 GIB = 2**30
+# Names of what multimodal models of transformers have beside the text decoder.
+VISION = (
+    "vision_tower",
+    "vision_model",
+    "embed_vision",
+    "multi_modal_projector",
+    "visual",
+    "audio_tower",
+    "embed_audio",
+)
 LOSS_CHUNK = 1024  # tokens whose logits are raised to fp32 at a time
 
 
@@ -104,12 +114,17 @@ def load_model(recipe, accelerator):
             bnb_4bit_compute_dtype=torch.bfloat16,
             bnb_4bit_quant_storage=torch.bfloat16,  # FSDP shards floating point numbers only
         )
+    if m.dequantize == "mxfp4":
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
     if m.quantization or recipe.strategy in ("single", "ddp"):  # straight to the GPU, no copy in host memory
         options["device_map"] = {"": accelerator.device}
     model = AutoModelForCausalLM.from_pretrained(
         m.name, revision=m.revision, trust_remote_code=m.trust_remote_code, **options
     )
     model.config.use_cache = False
+    if m.freeze_vision:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not any(part in VISION for part in name.split(".")))
     if m.loss_kernel == "fused_linear":
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
         from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN

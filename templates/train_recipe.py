@@ -21,7 +21,9 @@ class Model:
     trust_remote_code: bool
     attention: str
     load_dtype: str  # float32 keeps fp32 master weights; bfloat16
-    quantization: str | None  # nf4
+    quantization: str | None  # nf4: a frozen base in 4 bits
+    dequantize: str | None  # mxfp4: the published weights are so, and are loaded as load_dtype
+    freeze_vision: bool  # train the text part only
     gradient_checkpointing: bool
     gradient_checkpointing_reentrant: bool
     loss_kernel: str  # stock, chunked_upcast, fused_linear

@@ -62,6 +62,7 @@ def unsupported(recipe: Recipe) -> list[tuple[str, str]]:
             "schedule.scheduler",
             f"train.py does not know {recipe.schedule.scheduler!r}; it knows {', '.join(SCHEDULERS)}",
         ),
+        (recipe.dequantize not in (None, "mxfp4"), "dequantize", f"train.py cannot load {recipe.dequantize} weights"),
         (
             recipe.fsdp is not None and recipe.fsdp.state_dict_type != "SHARDED_STATE_DICT",
             "fsdp.state_dict_type",
@@ -133,6 +134,8 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         "attention": recipe.attention,
         "load_dtype": _TORCH[recipe.precision.parameters],
         "quantization": "nf4" if recipe.method is Method.QLORA else None,
+        "dequantize": recipe.dequantize,
+        "freeze_vision": recipe.freeze_vision,
         "gradient_checkpointing": recipe.activation_checkpointing,
         "gradient_checkpointing_reentrant": recipe.activation_checkpointing_reentrant,
         "loss_kernel": recipe.loss_kernel.value,

@@ -65,7 +65,7 @@ def run(framework: str, load: str, method: str) -> dict[str, Any]:
     from accelerate import Accelerator, FullyShardedDataParallelPlugin
     from accelerate.state import AcceleratorState
 
-    AcceleratorState._reset_state()  # the plugin is kept there; the process group stays
+    AcceleratorState._reset_state(reset_partial_state=True)  # the plugin is kept there; the process group stays
     plugin = None
     if framework != "ddp":
         plugin = FullyShardedDataParallelPlugin(

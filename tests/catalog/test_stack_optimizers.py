@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,18 @@ from recipegen.spec import Dtype
 
 pytestmark = pytest.mark.stack
 STACK = load_stack()
+
+
+@pytest.fixture
+def own_environment() -> Iterator[None]:
+    """TrainingArguments leaves variables and Accelerate's state behind."""
+    before = dict(os.environ)
+    yield
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def stepped(build: Any, dtype: str) -> Any:
@@ -131,6 +145,7 @@ def test_names_that_axolotl_lists_and_cannot_build() -> None:
             )
 
 
+@pytest.mark.usefixtures("own_environment")
 @pytest.mark.parametrize(
     ("name", "expected"), [("adamw_torch_fused", {"fused": True}), ("adamw_torch", {}), ("sgd", {})]
 )

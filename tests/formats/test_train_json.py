@@ -99,6 +99,7 @@ def test_the_dtype_of_the_parameters_is_that_of_the_precision(
         ({"loss_kernel": LossKernel.CUT}, "loss_kernel"),
         ({"saving": Saving(10, 2, None, 1, "none", save_only_model=True)}, "saving.save_only_model"),
         ({"method": Method.LORA, "adapter": Adapter(8, 16, 0.0, ("q_proj",), fused_kernels=True)}, "fused_kernels"),
+        ({"dequantize": "fp8"}, "dequantize"),
         ({"optimizer_name": "muon"}, "optimizer.name"),
         ({"schedule": Schedule(1e-5, "polynomial", 10, None)}, "schedule.scheduler"),
         ({"fsdp": Fsdp(True, True, False, "FULL_STATE_DICT", "LlamaDecoderLayer")}, "fsdp.state_dict_type"),

@@ -56,14 +56,20 @@ FULL = [name for name, case in CASES.items() if "method" not in case]
 
 @pytest.fixture(scope="module")
 def ran(tiny_world: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
-    """Each case launched at most once."""
+    """Each case launched at most once; what failed fails again at once."""
     folder = tmp_path_factory.mktemp("accelerate")
-    done: dict[str, Run] = {}
+    done: dict[str, Run | AssertionError] = {}
 
     def run(name: str) -> Run:
         if name not in done:
-            done[name] = launch(new_project(folder / name, tiny_world, CASES[name]))
-        return done[name]
+            try:
+                done[name] = launch(new_project(folder / name, tiny_world, CASES[name]))
+            except AssertionError as error:
+                done[name] = error
+        found = done[name]
+        if isinstance(found, AssertionError):
+            raise found
+        return found
 
     return run
 

@@ -100,6 +100,30 @@ def test_the_chunked_loss_keeps_no_fp32_logits_for_backward(train: ModuleType, s
     assert saved_logits("chunked_upcast") == 0
 
 
+def test_vision_is_frozen_and_the_text_decoder_is_not(train: ModuleType, tmp_path: Path) -> None:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**sizes, "vocab_size": 300, "num_key_value_heads": 1, "head_dim": 16}
+    config = Gemma3Config(text_config=text, vision_config={**sizes, "image_size": 28, "patch_size": 14})
+    Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path)
+    fields = {
+        "name": str(tmp_path),
+        "load_dtype": "float32",
+        "attention": "sdpa",
+        "freeze_vision": True,
+        "gradient_checkpointing": False,
+        "loss_kernel": "stock",
+        "trust_remote_code": False,
+    }
+    missing = dict.fromkeys(("revision", "quantization", "dequantize"))
+    recipe = SimpleNamespace(model=SimpleNamespace(**fields, **missing), strategy="fsdp2_full", adapter=None)
+    trained = {name: p.requires_grad for name, p in train.load_model(recipe, None).named_parameters()}
+    assert {"vision_tower", "multi_modal_projector", "language_model"} <= {p for n in trained for p in n.split(".")}
+    for name, grad in trained.items():
+        assert grad == ("vision_tower" not in name and "multi_modal_projector" not in name), name
+
+
 def schedule(name: str, **changes: Any) -> SimpleNamespace:
     values = {"learning_rate": 1.0, "scheduler": name, "warmup_steps": 10, "warmup_ratio": None}
     return SimpleNamespace(**{**values, **changes})

@@ -1,13 +1,14 @@
 """What is known, as data: models, machines, tested stacks."""
 
 from recipegen.catalog.cluster import describe_hardware, gpu_names, hardware_names, load_cluster, network_names
-from recipegen.catalog.model import all_models, describe, load_model, model_names
+from recipegen.catalog.model import all_models, complete_models, describe, load_model, model_names
 from recipegen.catalog.resources import data_folder
 from recipegen.catalog.stack import Stack, load_stack, stack_names
 
 __all__ = [
     "Stack",
     "all_models",
+    "complete_models",
     "data_folder",
     "describe",
     "describe_hardware",

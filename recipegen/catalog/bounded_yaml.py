@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ MAX_SHOWN = 60  # characters of a value that an error repeats
 
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KeyPath = tuple[str, ...]
+_OCTAL = re.compile(r"[-+]?0[0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ def parse(content: bytes, place: str, *, what: str = "this file", limits: Limits
     """The YAML mapping in `content`; `place` is its name and `what` the kind of file in errors (`a hardware profile`).
 
     Raises RecipegenError, with the line where there is one, for: larger than the limits, not UTF-8, broken YAML,
-    several documents, aliases, merge keys, tags, duplicate or non-text keys, too deep or too many values, anything but
-    a mapping at the top.
+    several documents, aliases, merge keys, tags, duplicate or non-text keys, whole numbers with a leading zero (octal
+    in YAML 1.1), too deep or too many values, anything but a mapping at the top.
     """
     text = _text(content, place, what, limits)
     try:
@@ -154,6 +156,8 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], pl
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _collect_lines(item, (*path, str(index)), lines, place)
+    if isinstance(node, yaml.ScalarNode):
+        _refuse_octal(node, place)
     if not isinstance(node, yaml.MappingNode):
         return
     seen: set[Hashable] = set()
@@ -168,3 +172,16 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], pl
         inner = (*path, key)
         lines[inner] = _line(key_node)
         _collect_lines(value_node, inner, lines, place)
+
+
+def _refuse_octal(node: yaml.ScalarNode, place: str) -> None:
+    """010 is 8 to YAML 1.1 and 10 to whoever wrote it."""
+    if node.tag != "tag:yaml.org,2002:int" or not _OCTAL.fullmatch(node.value):
+        return
+    plain = node.value.replace("_", "").lstrip("+")
+    sign, digits = ("-", plain[1:]) if plain.startswith("-") else ("", plain)
+    raise RecipegenError(
+        f"{shown(node.value)[1:-1]} starts with 0, which YAML reads as an octal number",
+        where=f"{place}:{_line(node)}",
+        fix=f"Write {sign}{digits.lstrip('0')[:MAX_SHOWN] or '0'}, or put it in quotes if it is text.",
+    )

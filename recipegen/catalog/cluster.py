@@ -29,7 +29,7 @@ from recipegen.catalog.hardware_facts import (
     known_machine,
     read_table,
 )
-from recipegen.catalog.hardware_fields import check_overrides, override_fields, suggest
+from recipegen.catalog.hardware_fields import GPU_PREFIX, check_overrides, check_together, override_fields, suggest
 from recipegen.spec import Cluster, Gpu, Node, RecipegenError
 from recipegen.spec.units import GB, GIB
 
@@ -130,7 +130,7 @@ def describe_hardware(
 
 def _check_nodes(nodes: object) -> None:
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise RecipegenError(f"nodes is {shown(nodes)}; it is a whole number, 1 or more", fix="Give --nodes.")
+        raise RecipegenError(f"nodes is {shown(nodes)}; it must be a whole number, 1 or more", fix="Give --nodes.")
 
 
 def _machine(name_or_path: str | Path) -> Machine:
@@ -198,6 +198,8 @@ def _is_file(text: str) -> bool:
 
 def _with_overrides(machine: Machine, overrides: Mapping[str, float | int | bool]) -> Machine:
     """The machine with every override in the place of the fact of that name."""
+    if not overrides:
+        return machine
     stated: dict[str, dict[str, Fact]] = {"gpu": {}, "node": {}, "network": {}}
     for key, value in overrides.items():
         field = override_fields()[key]
@@ -208,7 +210,9 @@ def _with_overrides(machine: Machine, overrides: Mapping[str, float | int | bool
         for name in ("all_gather_gb_s", "reduce_scatter_gb_s"):
             if name not in stated["node"]:
                 node.pop(name, None)
-    return replace(machine, gpu={**machine.gpu, **stated["gpu"]}, node=node)
+    changed = replace(machine, gpu={**machine.gpu, **stated["gpu"]}, node=node)
+    check_together(changed, prefix=GPU_PREFIX)
+    return changed
 
 
 def _assemble(machine: Machine, nodes: int, network_name: str) -> ResolvedHardware:

@@ -13,7 +13,7 @@ from typing import Any
 
 from recipegen.catalog.bounded_yaml import Document, read_mapping, shown
 from recipegen.catalog.hardware_facts import STATED, Fact, Machine, gpu_names, host_facts, known_machine, read_table
-from recipegen.catalog.hardware_fields import Field, check, fields, suggest
+from recipegen.catalog.hardware_fields import Field, check, check_together, fields, suggest
 from recipegen.spec import EnvVar, RecipegenError
 
 FORMAT_VERSION = 1
@@ -56,7 +56,7 @@ def read_profile(path: str | Path) -> Machine:
         if "bus_bandwidth_gb_s" in stated:  # the stated rate replaces the catalogue's, for every collective
             node = {key: fact for key, fact in node.items() if key not in ("all_gather_gb_s", "reduce_scatter_gb_s")}
     title = _text(document, ("name",), default="")
-    return Machine(
+    machine = Machine(
         name=name,
         gpu_name=gpu_name,
         gpu_count=gpu_count,
@@ -66,6 +66,12 @@ def read_profile(path: str | Path) -> Machine:
         source=_text(document, ("source",), default=document.path),
         environment=_environment(document),
     )
+
+    def where(section: str, key: str) -> str:
+        return document.where(*(("gpu", key) if section == "gpu" else (key,)))
+
+    check_together(machine, where=where)
+    return machine
 
 
 def _gpu_count(document: Document) -> int:
@@ -153,11 +159,9 @@ def _variable(document: Document, index: int, row: object) -> EnvVar:
         raise RecipegenError(
             f"{shown(name)} is no variable name: capital letters, digits and _", where=document.where(*here, "name")
         )
-    table = read_table("environment")
-    if name in table["refused_names"] or name.startswith(tuple(table["refused_prefixes"])):
-        raise RecipegenError(
-            f"{name} would change which code runs; set it yourself", where=document.where(*here, "name")
-        )
+    reason = _refusal(name)
+    if reason:
+        raise RecipegenError(f"a profile cannot set {name}: {reason}", where=document.where(*here, "name"))
     value = row["value"]
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
         value = str(value)
@@ -168,6 +172,14 @@ def _variable(document: Document, index: int, row: object) -> EnvVar:
     if value is not None:
         _one_line(value, f"the value of {name}", document.where(*here, "value"))
     return EnvVar(name, value, _text(document, (*here, "reason"), default=f"stated in {document.path}"))
+
+
+def _refusal(name: str) -> str:
+    """Why a profile may not set that variable; empty where it may."""
+    for group in read_table("environment")["refused"]:
+        if name in group.get("names", ()) or name.startswith(tuple(group.get("prefixes", ()))):
+            return str(group["reason"])
+    return ""
 
 
 def _text(document: Document, key_path: tuple[str | int, ...], *, default: str) -> str:

@@ -6,9 +6,12 @@ read at every call, so that a program may change them after the import.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from recipegen.catalog.model_config import architecture_facts, from_config, pars
 from recipegen.spec import ModelSpec, RecipegenError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_TIMEOUT_S = 10.0  # of one request for metadata
+_TIMEOUT_S = 4.0  # of each part (connect, read) of the one request; HF_HUB_ETAG_TIMEOUT, if set, wins
+_CLIENTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # what huggingface_hub has used to connect
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 
 
@@ -43,7 +47,11 @@ def from_hub(model_id: str, revision: str | None = None) -> ModelSpec:
     Offline (`HF_HUB_OFFLINE`) the cache alone is read. Raises RecipegenError that says what would help: a licence to
     accept, a login, the name that was meant, or the network.
     """
-    offline = _offline()
+    with _quiet():
+        return _from_hub(model_id, revision, _offline())
+
+
+def _from_hub(model_id: str, revision: str | None, offline: bool) -> ModelSpec:
     try:
         path = Path(_download(model_id, revision, offline))
     except RecipegenError:
@@ -132,19 +140,64 @@ def _endpoint() -> str:
     return endpoint
 
 
-def _download(model_id: str, revision: str | None, offline: bool) -> str:
-    from huggingface_hub import hf_hub_download
+def _timeout_s() -> float:
+    try:
+        stated = float(os.environ.get("HF_HUB_ETAG_TIMEOUT", ""))
+    except ValueError:
+        return _TIMEOUT_S
+    return stated if 0 < stated < float("inf") else _TIMEOUT_S
 
-    return str(
-        hf_hub_download(
-            model_id,
-            "config.json",
-            revision=revision,
-            endpoint=_endpoint(),
-            local_files_only=offline,
-            etag_timeout=_TIMEOUT_S,
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing that the client and its libraries log, warn or draw reaches stderr: what matters is in the one error."""
+    logged = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+            hidden = are_progress_bars_disabled()
+            disable_progress_bars()
+            try:
+                yield
+            finally:
+                if not hidden:
+                    enable_progress_bars()
+    finally:
+        logging.disable(logged)
+
+
+def _download(model_id: str, revision: str | None, offline: bool) -> str:
+    """The path of config.json in the cache. Asks the Hub once: the client's own download retries for 23 s."""
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    def download(cached: bool) -> str:
+        return str(
+            hf_hub_download(
+                model_id,
+                "config.json",
+                revision=revision,
+                endpoint=_endpoint(),
+                local_files_only=cached,
+                etag_timeout=_timeout_s(),
+            )
         )
-    )
+
+    if offline:
+        return download(cached=True)
+    try:
+        url = hf_hub_url(model_id, "config.json", revision=revision, endpoint=_endpoint())
+        get_hf_file_metadata(url, timeout=_timeout_s())
+    except Exception as error:
+        if isinstance(error, errors.RevisionNotFoundError | errors.EntryNotFoundError):
+            raise
+        try:  # no answer, or a refusal: an earlier download still serves
+            return download(cached=True)
+        except Exception:  # nothing is cached
+            raise error from None
+    return download(cached=False)
 
 
 def _with_hub_facts(spec: ModelSpec, model_id: str, revision: str | None) -> ModelSpec:
@@ -156,7 +209,7 @@ def _with_hub_facts(spec: ModelSpec, model_id: str, revision: str | None) -> Mod
         info = api.model_info(
             model_id,
             revision=revision,
-            timeout=_TIMEOUT_S,
+            timeout=_timeout_s(),
             expand=["safetensors", "gated", "cardData", "config"],
         )
     except Exception:  # metadata only: the shape is known, and a file endpoint need not have an API
@@ -250,4 +303,4 @@ def _means_no_answer(error: BaseException) -> bool:
     if isinstance(error, errors.LocalEntryNotFoundError | errors.OfflineModeIsEnabled | OSError):
         return True
     gave_up = isinstance(error, RuntimeError) and "client has been closed" in str(error)  # huggingface_hub 1.17
-    return gave_up or type(error).__module__.partition(".")[0] in ("httpx", "httpcore", "requests", "urllib3")
+    return gave_up or type(error).__module__.partition(".")[0] in _CLIENTS

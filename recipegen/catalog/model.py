@@ -18,6 +18,8 @@ from recipegen.spec import ModelSpec, RecipegenError
 
 MODELS_FOLDER = Path(__file__).parent / "models"
 _FACTS = ("license", "gated", "instruct", "chat_template", "eos_token", "trust_remote_code", "unconfirmed")
+_SHORTEST_PREFIX = 3  # characters; shorter beginnings fit too many names to be a hint
+_LONGEST_NAME = 200  # characters that are compared with the catalogue's names
 
 
 def model_names() -> list[str]:
@@ -87,14 +89,30 @@ def find(name: str) -> Path | None:
     return matches[0] if matches else None
 
 
+def complete_models(prefix: str) -> list[str]:
+    """The catalogue ids that a shell may offer for `prefix`: it begins the id or the part after the organisation.
+
+    Letter case is ignored; the order is that of model_names(). Nothing is opened.
+    """
+    wanted = prefix.casefold()
+    return [
+        name
+        for name in model_names()
+        if name.casefold().startswith(wanted) or name.partition("/")[2].casefold().startswith(wanted)
+    ]
+
+
 def suggestion(name: str) -> str | None:
-    """`Did you mean ...?` with up to three near catalogue names, or None."""
-    by_key = {model.casefold(): model for model in model_names()}
-    by_key |= {model.partition("/")[2].casefold(): model for model in model_names()}
-    near = difflib.get_close_matches(name.casefold(), by_key, n=3, cutoff=0.6)
-    if not near and "/" in name:
-        near = difflib.get_close_matches(name.partition("/")[2].casefold(), by_key, n=3, cutoff=0.6)
-    return f"Did you mean {' or '.join(dict.fromkeys(by_key[key] for key in near))}?" if near else None
+    """`Did you mean ...?` with up to three catalogue names, or None: those that `name` begins, else similar ones."""
+    known = model_names()
+    by_key = {model.casefold(): model for model in known}
+    by_key |= {model.partition("/")[2].casefold(): model for model in known}
+    words = [name.casefold(), *([name.partition("/")[2].casefold()] if "/" in name else [])]
+    begun = [sorted(complete_models(word), key=len) for word in words if len(word) >= _SHORTEST_PREFIX]
+    near = [difflib.get_close_matches(word[:_LONGEST_NAME], by_key, n=3, cutoff=0.6) for word in words]
+    similar = next((keys for keys in near if keys), [])
+    found = dict.fromkeys([name for names in begun for name in names] or [by_key[key] for key in similar])
+    return f"Did you mean {' or '.join(list(found)[:3])}?" if found else None
 
 
 @lru_cache(maxsize=8)
@@ -127,9 +145,13 @@ def all_models() -> Iterator[ModelSpec]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything known of a model as JSON values: the ModelSpec's fields and the sources."""
+    """Everything known of a model as JSON values: the ModelSpec's fields (`unconfirmed` with them) and the sources.
+
+    A catalogue model has a source of its shape and one of its parameter count; any other the file it was read from.
+    """
     spec = load_model(name)
     facts = {key: value for key, value in asdict(spec).items() if key != "source"}
     facts["qk_norm"] = spec.qk_norm.value
-    facts["sources"] = [dict(source) for source in sources(name)]
+    read_from = [{"what": "shape", "url": spec.source}] if spec.source else []
+    facts["sources"] = [dict(source) for source in sources(spec.id)] or read_from
     return facts

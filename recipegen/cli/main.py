@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 import tempfile
@@ -69,21 +71,32 @@ def main(args: Sequence[str] | None = None) -> int:
 
     0 answered, fits or tight; 1 does not fit; 2 bad input or no answer; 130 interrupted; 3 a bug, with a log.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character still gets the answer
     code = run(args)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: closed by the caller (`>&-`)
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader went away (`| head`); do not complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = _complain(f"cannot write the answer: {error.strerror}", 2)
     sys.exit(code)
 
 
 def run(args: Sequence[str] | None = None) -> int:
     """The exit code of a command line; prints at most one line on stderr for an expected error."""
     try:
+        os.getcwd()
         result = cli.main(args=list(args) if args is not None else None, prog_name="recipegen", standalone_mode=False)
     except RecipegenError as error:
         return _complain(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        return 0
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "recipegen"
         return _complain(f"{_one_line(error.format_message())} (see `{command} --help`)", 2)
@@ -91,8 +104,12 @@ def run(args: Sequence[str] | None = None) -> int:
         return _complain(_one_line(error.format_message()), 2)
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted; nothing was written", 130)
-    except BrokenPipeError:
-        return 0
+    except SystemExit:
+        return 0  # click's way of saying that the reader of the output went away
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            return 0
+        return _complain(f"{error.filename or 'the answer or the current folder'}: {error.strerror}", 2)
     except Exception:
         return _complain(f"this is a bug in recipegen; please report it with {_log()}", 3)
     return result if isinstance(result, int) else 0

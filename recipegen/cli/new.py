@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     from recipegen.project import check_name, create, localize, render
 
     check_name(name)
-    request = make_request(given, ask=True)
+    request = make_request(given, ask=("model", "dataset", "hardware") if output_format == "text" else ())
     if not request.dataset:
         raise RecipegenError("which data?", fix="Give --dataset FILE (JSONL, JSON, CSV, Parquet) or a Hub id")
     decision = solve(request)
@@ -59,7 +60,8 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     written: list[str] = []
     validation: list[str] = []
     if decision.verdict in (Verdict.FITS, Verdict.TIGHT):
-        validation = _validate(render(localize(decision, folder.absolute())), decision)
+        validation, doubts = _validate(render(localize(decision, folder.absolute())), decision)
+        decision = replace(decision, warnings=(*decision.warnings, *doubts))
         written = create(decision, folder, force=force)
     show.decision(
         decision, output_format, "new", verbose=verbose, folder=folder, written=written, validation=validation
@@ -77,8 +79,8 @@ def _trainers() -> TrainerProcess:
     return process
 
 
-def _validate(files: dict[str, bytes], decision: Decision) -> list[str]:
-    """What was validated; an error of any validator is a bug of ours or a key that was passed on."""
+def _validate(files: dict[str, bytes], decision: Decision) -> tuple[list[str], list[str]]:
+    """What was validated, and its warnings; an error is a key that was passed on, or a bug of ours."""
     from recipegen.check import validate_project
 
     findings, ran = validate_project(
@@ -89,4 +91,5 @@ def _validate(files: dict[str, bytes], decision: Decision) -> list[str]:
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise RecipegenError(f"{first.reason}{more}", where=first.where or None, fix=first.fix or None)
-    return list(ran)
+    doubts = [f"{f.where + ': ' if f.where else ''}{f.reason}" for f in findings if f.severity is Severity.WARNING]
+    return list(ran), doubts

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -96,14 +100,16 @@ def request_options(function: F) -> F:
     return result
 
 
-def make_request(given: Mapping[str, Any], ask: bool) -> Request:
-    """The Request of a command line over a recipe.yaml. `ask`: prompt for what is missing when on a terminal."""
+def make_request(given: Mapping[str, Any], ask: Sequence[str] = ()) -> Request:
+    """The Request of a command line over a recipe.yaml. `ask` names what is prompted for when missing on a terminal."""
     values: dict[str, Any] = {}
     if given.get("recipe_file"):
         from recipegen.formats import recipe_yaml
 
-        base = recipe_yaml.read(_bytes_of(given["recipe_file"]), given["recipe_file"])
+        path = given["recipe_file"]
+        base = recipe_yaml.read(_bytes_of(path), path)
         values = {name: getattr(base, name) for name in base.__dataclass_fields__}
+        values |= _beside(os.path.dirname(path), base)
     for name in (
         "model", "hardware", "nodes", "network", "method", "sequence_len", "global_batch_size", "epochs",
         "learning_rate", "trainer", "model_revision",
@@ -112,6 +118,10 @@ def make_request(given: Mapping[str, Any], ask: bool) -> Request:
             values[name] = given[name]
     if given.get("dataset"):
         values["dataset"] = tuple(given["dataset"])
+        if len(set(given["dataset"])) < len(given["dataset"]):
+            raise RecipegenError("a --dataset is given twice: its rows would count twice")
+    if any(not c.isprintable() for c in given.get("model_revision") or ""):
+        raise RecipegenError("--model-revision has control characters")
     if given.get("dataset_format", "auto") != "auto":
         values["dataset_format"] = given["dataset_format"]
     if given.get("overrides"):
@@ -122,12 +132,11 @@ def make_request(given: Mapping[str, Any], ask: bool) -> Request:
     for file, keys in passthrough.items():
         merged.setdefault(file, {}).update(keys)
     values["passthrough"] = merged
-    if ask:
-        _ask_for_missing(values)
+    _ask_for_missing(values, ask)
     for name in ("model", "hardware"):
         if not values.get(name):
             raise RecipegenError(
-                f"which {'model' if name == 'model' else 'hardware profile'}?",
+                f"no {'model' if name == 'model' else 'hardware profile'} is named",
                 fix=f"Give --{name}; `recipegen {'models' if name == 'model' else name} list` shows the known ones",
             )
     _positive("epochs", values.get("epochs"), 10**4)
@@ -136,11 +145,29 @@ def make_request(given: Mapping[str, Any], ask: bool) -> Request:
 
 
 def _bytes_of(path: str) -> bytes:
+    """A regular file, no more of it than a recipe.yaml may have."""
+    from recipegen.catalog.bounded_yaml import LARGE
+
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise RecipegenError("not a regular file", where=path)
         with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise RecipegenError(f"cannot read it: {error.strerror}", where=path) from None
+            return file.read(LARGE.size_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RecipegenError(f"cannot read it: {reason}", where=path) from None
+
+
+def _beside(folder: str, base: Request) -> dict[str, Any]:
+    """Relative paths of a recipe.yaml as seen from here: they are meant relative to that file."""
+
+    def here(path: str) -> str:
+        if not folder or os.path.isabs(path) or path.startswith("~"):
+            return path
+        beside = os.path.join(folder, path)
+        return beside if path.startswith(("./", "../")) or os.path.exists(beside) else path
+
+    return {"model": here(base.model), "hardware": here(base.hardware), "dataset": tuple(map(here, base.dataset))}
 
 
 def _positive(option: str, value: float | None, limit: float) -> None:
@@ -159,6 +186,8 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, float]:
     out: dict[str, float] = {}
     for text in pairs:
         key, value = _pair("--hardware-override", text)
+        if key in out:
+            raise RecipegenError(f"--hardware-override {key} is given twice")
         if value.lower() in ("true", "false"):
             out[key] = value.lower() == "true"
             continue
@@ -171,6 +200,19 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, float]:
     return out
 
 
+def _yaml_value(key: str, text: str) -> Any:
+    """One plain YAML value: no aliases, no tags, shallow."""
+    from recipegen.catalog.bounded_yaml import SMALL, parse
+
+    try:
+        if len(text) > SMALL.size_bytes:
+            raise RecipegenError("it is too long")
+        return parse(b"value: " + json.dumps(yaml.safe_load(text)).encode(), "value", limits=SMALL).values["value"]
+    except (yaml.YAMLError, RecipegenError, RecursionError, TypeError, ValueError) as error:
+        short = " ".join(str(error).split())[:80]
+        raise RecipegenError(f"--set {key}: {text[:40]!r} is not a plain YAML value ({short})") from None
+
+
 def _settings(pairs: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Pins (field paths) and passthrough (FILE.KEY), the latter with values read as YAML."""
     from recipegen.decide import field_types
@@ -181,24 +223,29 @@ def _settings(pairs: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, dict[st
         key, value = _pair("--set", text)
         file, dot, rest = key.partition(".")
         if dot and file in _FILES and key not in field_types():
-            try:
-                passthrough.setdefault(file, {})[rest] = yaml.safe_load(value)
-            except yaml.YAMLError:
-                raise RecipegenError(f"--set {key}: {value[:80]!r} is not a YAML value") from None
+            if not rest or rest in passthrough.get(file, {}):
+                raise RecipegenError(f"--set {key} names no key" if not rest else f"--set {key} is given twice")
+            passthrough.setdefault(file, {})[rest] = _yaml_value(key, value)
         else:
+            if key in pins:
+                raise RecipegenError(f"--set {key} is given twice")
             pins[key] = value
     return pins, passthrough
 
 
-def _ask_for_missing(values: dict[str, Any]) -> None:
-    """On a terminal: the sensible default first. Elsewhere nothing is asked; the error names the option."""
-    import sys
+_PROMPTS = {
+    "model": ("Model", "meta-llama/Llama-3.1-8B-Instruct"),
+    "dataset": ("Data file or Hub id", "data.jsonl"),
+    "hardware": ("Hardware profile", "kentino-8x-rtx-5090"),
+}
 
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+
+def _ask_for_missing(values: dict[str, Any], names: Sequence[str]) -> None:
+    """On a terminal: the sensible default first. Elsewhere nothing is asked; the error names the option."""
+    if sys.stdin is None or sys.stderr is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    if not values.get("model"):
-        values["model"] = click.prompt("Model", default="meta-llama/Llama-3.1-8B-Instruct", err=True)
-    if not values.get("dataset"):
-        values["dataset"] = (click.prompt("Data file or Hub id", default="data.jsonl", err=True),)
-    if not values.get("hardware"):
-        values["hardware"] = click.prompt("Hardware profile", default="kentino-8x-rtx-5090", err=True)
+    for name in names:
+        if not values.get(name):
+            question, default = _PROMPTS[name]
+            answer = click.prompt(question, default=default, err=True)
+            values[name] = (answer,) if name == "dataset" else answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,8 @@ def as_json(decision: Decision, command: str) -> dict[str, Any]:
         "findings": [plain(f) for f in decision.findings],
         "alternatives": [_alternative_json(a) for a in decision.alternatives],
         "ways_out": [
-            {"change": w.change, "effect": w.effect, **_alternative_json(w.alternative)} for w in decision.ways_out
+            {"change": w.change, "without": list(w.without), "effect": w.effect, **_alternative_json(w.alternative)}
+            for w in decision.ways_out
         ],
         "warnings": list(decision.warnings),
     }
@@ -122,8 +124,9 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
     yield f"      {d.cluster.summary()}"
     if d.verdict is Verdict.DOES_NOT_FIT:
         for f in d.findings:
-            if f.severity.value == "error":
-                yield from _wrap(f"{f.rule} {f.reason}", "      ")
+            if f.severity is Severity.ERROR:
+                fix = f" ({f.fix})" if f.fix.startswith("--") else ""
+                yield from _wrap(f"{f.rule} {f.reason}{fix}", "      ")
     yield ""
     yield click.style(f"GPU memory at the peak, per GPU ({e.gpu.phase.replace('_', ' ')})", bold=True)
     yield from _bars(e.gpu.terms, e.gpu.capacity_bytes)
@@ -140,14 +143,14 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
     yield click.style("Batch and time", bold=True)
     yield (
         f"  {r.micro_batch_size} x {r.gradient_accumulation} x {r.parallelism.data_parallel_ranks} ranks = "
-        f"{r.global_batch_size} sequences of {r.sequence_len} tokens per step"
+        f"{r.global_batch_size} sequences of {_tokens(r)} per step"
     )
     t = e.time
     yield (f"  {seconds(t.step_s)} per step, {t.tokens_per_s:,.0f} tokens/s, MFU {t.mfu:.0%}; bound by {t.bound_by}")
     if e.time.epoch_s is not None:
         yield (
             f"  {t.steps_per_epoch} step{'s'[: (t.steps_per_epoch or 0) - 1]} and {seconds(t.epoch_s or 0)} per epoch, "
-            f"{r.epochs:g} epochs: {seconds(t.total_s or 0)}"
+            f"{f'{r.max_steps} steps' if r.max_steps else f'{r.epochs:g} epochs'}: {seconds(t.total_s or 0)}"
         )
     else:
         yield "  time per epoch: not known without the data"
@@ -171,7 +174,7 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
         yield ""
         yield click.style("Ways out, cheapest first" if d.verdict is Verdict.DOES_NOT_FIT else "Instead", bold=True)
         for way in d.ways_out:
-            yield from _wrap(f"{way.change}: {way.effect}", "  ")
+            yield from _wrap(f"{way.said}: {way.effect}", "  ")
     elif d.verdict is Verdict.DOES_NOT_FIT:
         yield ""
         yield "No way out was found among the other methods, shorter sequences and the larger boxes of the catalogue."
@@ -190,6 +193,14 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
             yield from _wrap(text, "  ")
 
 
+def _tokens(r: Recipe) -> str:
+    """`2048 tokens`, or how long they really are when rows are neither packed nor padded to it."""
+    lengths = [d.lengths for d in r.datasets]
+    if r.packing or r.pad_to_sequence_len or not lengths or lengths[0] is None:
+        return f"{r.sequence_len} tokens"
+    return f"up to {r.sequence_len} tokens ({lengths[0].mean:.0f} on average)"
+
+
 def _what(d: Decision) -> str:
     r = d.recipe
     trainable = f", {d.estimate.trainable_parameters / 1e6:,.0f}M trainable" if r.method.is_adapter else ""
@@ -204,12 +215,22 @@ def _short(r: Recipe) -> str:
 
 
 def _bars(terms: tuple[Term, ...], capacity_bytes: int) -> Iterator[str]:
+    full, empty = _bar_characters()
     whole = max(capacity_bytes, sum(t.bytes for t in terms), 1)
     for term in sorted(terms, key=lambda t: -t.bytes):
         if term.bytes < GIB / 200:
             continue
         filled = min(_BAR, max(1, round(_BAR * term.bytes / whole)))
-        yield f"  {term.name.replace('_', ' '):30} {'█' * filled}{'·' * (_BAR - filled)} {term.bytes / GIB:8.2f} GiB"
+        yield f"  {term.name.replace('_', ' '):30} {full * filled}{empty * (_BAR - filled)} {term.bytes / GIB:8.2f} GiB"
+
+
+def _bar_characters() -> tuple[str, str]:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        "█·".encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return "#", "."
+    return "█", "·"
 
 
 def _licence(d: Decision) -> str:

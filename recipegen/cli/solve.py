@@ -21,7 +21,12 @@ def solve(request: Request) -> Decision:
     model = load_model(request.model, revision=request.model_revision)
     stack = load_stack(request.stack)
     datasets = tuple(_measure(path, request, model) for path in request.dataset)
-    return decide(request, model, cluster, stack, datasets)
+    decision = decide(request, model, cluster, stack, datasets)
+    if any(request.passthrough.values()):
+        from recipegen.formats.modelled import refuse_modelled_keys
+
+        refuse_modelled_keys(decision.recipe)
+    return decision
 
 
 def _measure(path: str, request: Request, model: ModelSpec) -> DatasetSpec:

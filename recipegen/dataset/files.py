@@ -17,6 +17,10 @@ from recipegen.dataset.problems import shown, shown_path
 from recipegen.spec import RecipegenError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HUB_PAGE = re.compile(
+    r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)|hf:/)/datasets/([^/?#]+/[^/?#@]+)/?(?:[?#].*)?", re.IGNORECASE
+)
 _KNOWN = "JSONL (.jsonl), JSON (.json), CSV (.csv) and Parquet (.parquet) files, the first three also as .gz"
 # Characters that the trainer's loader (datasets.load_dataset) reads as a pattern or as a chain of file systems.
 _PATTERN_CHARACTERS = ("*", "?", "[")
@@ -74,12 +78,14 @@ def find(text: str, base_dir: Path | None = None) -> DataFile | None:
     """The local file that `text` names, or None when it is a Hub id.
 
     A relative path is taken from `base_dir` (default: the working directory). Raises RecipegenError for a missing
-    file (with near names), a directory, an empty file, an unknown kind, or a path that the trainer cannot load.
+    file (with near names), a URL, a directory, an empty file, an unknown kind, or a path the trainer cannot load.
     """
     if not text.strip():
         raise RecipegenError("the data set's path is empty")
     if "\0" in text:
         raise RecipegenError(f"the data set's path {shown_path(text)} holds a NUL character")
+    if _URL.match(text):
+        raise _url(text)
     try:
         path = Path(text).expanduser()
         path = path if path.is_absolute() or base_dir is None else base_dir / path
@@ -102,6 +108,15 @@ def find(text: str, base_dir: Path | None = None) -> DataFile | None:
             fix="Rename the file.",
         )
     return _recognised(text, path)
+
+
+def _url(text: str) -> RecipegenError:
+    page = _HUB_PAGE.fullmatch(text.strip())
+    if page and is_hub_id(page[1]):
+        fix = f"Give the Hub id: {page[1]}."
+    else:
+        fix = "Download the file and give its path, or give a Hub id of the form org/name."
+    return RecipegenError(f"{shown_path(text)} is a URL, and data is not read from URLs", fix=fix)
 
 
 def _listing(folder: Path) -> list[Path]:

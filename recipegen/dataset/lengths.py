@@ -93,6 +93,11 @@ class LossReport:
     message: str
 
 
+def longest_completion(sequence_len: int) -> int:
+    """Tokens of one completion row that Axolotl trains on: it cuts the row into pieces and takes 64 at most."""
+    return sequence_len * int(facts()["length"]["completion_pieces"])
+
+
 def loss_report(
     lengths: Lengths, sequence_len: int, format: DataFormat | None = None, rows: int | None = None
 ) -> LossReport:
@@ -106,7 +111,7 @@ def loss_report(
     measured = sum(r for _, r, _ in lengths.histogram)
     tokens = sum(t for _, _, t in lengths.histogram)
     if format is DataFormat.COMPLETION:
-        bound = sequence_len * int(facts()["length"]["completion_pieces"])
+        bound = longest_completion(sequence_len)
         rows_lost = 0
         tokens_lost = sum(max(t - r * bound, 0) for upper, r, t in lengths.histogram if upper > bound)
     else:
@@ -120,11 +125,17 @@ def loss_report(
         severity = Severity.WARNING
     scale = (rows or measured) / max(measured, 1)
     rows_lost, tokens_lost = round(rows_lost * scale), round(tokens_lost * scale)
-    if not tokens_lost:
+    if format is DataFormat.COMPLETION:
+        bound = longest_completion(sequence_len)
+        pieces = f"{bound // sequence_len} pieces of {sequence_len} tokens"
+        message = (
+            f"{tokens_lost} tokens ({tokens_share:.2%}) are not trained on: the trainer cuts a long row into pieces and "
+            f"keeps the first {pieces} ({bound} tokens) of each row"
+            if tokens_lost
+            else f"no tokens are lost: rows longer than {sequence_len} tokens are cut into pieces"
+        )
+    elif not tokens_lost:
         message = f"no row is longer than {sequence_len} tokens"
-    elif format is DataFormat.COMPLETION:
-        pieces = facts()["length"]["completion_pieces"]
-        message = f"{tokens_lost} tokens ({tokens_share:.2%}) lie beyond {pieces} x {sequence_len}"
     else:
         message = (
             f"{rows_lost} rows ({rows_share:.2%}) with {tokens_lost} tokens ({tokens_share:.2%}) are longer than "

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.dataset.facts import facts
+from recipegen.dataset.lengths import longest_completion
 from recipegen.spec import Lengths
 
 
@@ -84,8 +85,8 @@ def steps_per_epoch(
     """Optimizer steps per epoch: sequences / global batch size, rounded up, at least 1.
 
     `rows` are the rows trained on (without validation rows); `global_batch` is in sequences. Rows longer than the
-    sequence are dropped, or cut into pieces where `cuts_long_rows` (completion data). Without lengths every row counts
-    as one sequence. A last step of a packed epoch that is not full is counted, though Axolotl may leave it out.
+    sequence are dropped, or cut into pieces where `cuts_long_rows` (completion data; at most 64 pieces of a row, as in
+    loss_report). Without lengths every row counts as one sequence. A last step of a packed epoch that is not full is counted, though Axolotl may leave it out.
     """
     if lengths is None:
         return max(math.ceil(rows / global_batch), 1)
@@ -97,12 +98,10 @@ def steps_per_epoch(
     else:
         whole = (measured - lengths.rows_longer_than(sequence_len)) * scale
     if cuts_long_rows:
-        beyond = lengths.tokens_beyond(sequence_len) * scale
-        whole += (
-            beyond / sequence_len
-            if packing
-            else sum(r * math.ceil(t / r / sequence_len) for u, r, t in lengths.histogram if u > sequence_len) * scale
-        )
+        most = longest_completion(sequence_len)
+        cut = [(r, min(t, r * most)) for upper, r, t in lengths.histogram if r and upper > sequence_len]
+        pieces = (t / sequence_len if packing else r * math.ceil(t / r / sequence_len) for r, t in cut)
+        whole += sum(pieces) * scale
     return max(math.ceil(whole / global_batch - 1e-9), 1)
 
 

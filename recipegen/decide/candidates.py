@@ -44,8 +44,7 @@ def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
         Candidate(m, strategy, _shard(s, strategy), optimizer, dtype)
         for m in methods
         for strategy in strategies
-        if "parallelism.strategy" in s.pins
-        or not ((m.is_adapter and strategy.is_deepspeed) or (method is None and strategy.offload_device != "none"))
+        if _is_offered(s, m, strategy, method is None)
         if _takes_every_pin(s, m, strategy) and not _layout_error(s, strategy)
         for optimizer, dtype in _optimizers(s, m, strategy)
     ]
@@ -60,6 +59,13 @@ def enumerate_candidates(s: Setting, method: Method | None) -> list[Candidate]:
             fix="Leave out the pins of the engine or method that is not used",
         )
     return found
+
+
+def _is_offered(s: Setting, method: Method, strategy: Strategy, auto: bool) -> bool:
+    pinned = "parallelism.strategy" in s.pins
+    if method.is_adapter and strategy.is_deepspeed:
+        return pinned and not auto
+    return pinned or not auto or strategy.offload_device == "none"
 
 
 _GROUPS = ("adapter.", "fsdp.", "deepspeed.")

@@ -32,6 +32,7 @@ _DERIVED = (
     "parallelism.nodes",
     "parallelism.gpus_per_node",
     "attention_memory",
+    "fsdp.layer_class",
     "dequantize",
     "freeze_vision",
     *(f"precision.{f.name}" for f in dataclasses.fields(_precision.Precision) if f.name != "parameters"),
@@ -130,6 +131,10 @@ _TRAINER_SPELLINGS = {
     "dataloader_num_workers": "loading.dataloader_workers",
     "dataloader_prefetch_factor": "loading.prefetch_factor",
     "zero_stage": "parallelism.strategy",
+    "precision": "precision.parameters",
+    "dtype": "precision.parameters",
+    "torch_dtype": "precision.parameters",
+    "bf16": "precision.parameters",
     "fsdp_reshard_after_forward": "fsdp.reshard_after_forward",
     "fsdp_state_dict_type": "fsdp.state_dict_type",
     "chunked_cross_entropy": "loss_kernel",
@@ -296,6 +301,8 @@ def read_pins(raw: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in raw.items():
         path = resolve_path(name)
+        if path in out:
+            raise RecipegenError(f"{path} is set twice", fix="Leave one of them out")
         out[path] = parse(path, value)
     return out
 

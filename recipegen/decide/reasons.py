@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from recipegen.catalog.defaults import training_defaults
 from recipegen.decide.search import Scored
 from recipegen.decide.setting import Setting
-from recipegen.spec import LossKernel, Method, PrecisionLabel, Strategy
+from recipegen.spec import Dtype, LossKernel, Method, PrecisionLabel, Strategy
 from recipegen.spec.units import gb, gib, seconds
 
 
@@ -22,20 +22,26 @@ def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, s
         "precision": _precision(chosen),
         "optimizer.name": _optimizer(s, chosen),
         "optimizer.beta2": f"{r.optimizer.beta2:g} suits {r.precision.states.value} states; never left to the class",
-        "optimizer.weight_decay": "off: a no-op on bf16 weights at these rates, and rarely wanted in a fine-tune",
+        "optimizer.weight_decay": "off: rarely wanted in a fine-tune"
+        + ("" if r.precision.trainable is Dtype.FP32 else ", and a no-op on bf16 weights at these rates"),
         "optimizer.max_grad_norm": "written out; Axolotl passes none by default",
         "schedule.learning_rate": f"default for {r.method.value} at {s.total_parameters / 1e9:.1f}B parameters",
-        "schedule.warmup_steps": "3% of the steps, at least 10, at most a fifth of a short run",
-        "schedule.warmup_ratio": "the number of steps is not known from here",
+        "schedule.warmup_steps": "3% of the steps, at least 10, at most a fifth of a short run"
+        if r.schedule.warmup_steps is not None
+        else "",
+        "schedule.warmup_ratio": "the number of steps is not known from here"
+        if r.schedule.warmup_ratio is not None
+        else "",
         "schedule.scheduler": "the usual shape; ends near zero",
         "sequence_len": s.sequence_reason,
         "micro_batch_size": _micro_batch(chosen),
         "gradient_accumulation": f"{r.micro_batch_size} x {r.gradient_accumulation} x "
-        f"{r.parallelism.data_parallel_ranks} ranks = global batch of {r.global_batch_size} sequences",
+        f"{r.parallelism.data_parallel_ranks} ranks = global batch of {r.global_batch_size} sequences"
+        + _batch(s, chosen),
         "sync_each_batch": _sync(chosen),
         "packing": _packing(s, chosen),
         "attention": s.stack.attention(s.cluster.gpu, s.model, r.packing)[3],
-        "excess_length_strategy": "rows that are longer are dropped; DECISION.md counts them",
+        "excess_length_strategy": "rows that are longer are dropped; a warning counts them above 1%",
         "activation_checkpointing": "recomputes activations in backward: memory for about a third more compute"
         if r.activation_checkpointing
         else "everything fits without recomputing, which is faster",
@@ -87,6 +93,7 @@ def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, s
         )
     for path in s.pins:
         out[path] = "pinned"
+    out = {path: reason for path, reason in out.items() if reason}
     for name, path in (("sequence_len", "sequence_len"), ("learning_rate", "schedule.learning_rate"),
                        ("epochs", "epochs"), ("global_batch_size", "gradient_accumulation")):  # fmt: skip
         if getattr(s.request, name) is not None:
@@ -130,6 +137,20 @@ def _strategy(chosen: Scored, others: Sequence[Scored]) -> str:
     }[p.strategy]
 
 
+def _batch(s: Setting, chosen: Scored) -> str:
+    """Why the global batch is not the default, when nobody asked for it."""
+    r = chosen.recipe
+    default = int(training_defaults()["adapter" if r.method.is_adapter else "full"]["global_batch_size"])
+    if s.request.global_batch_size is not None or r.global_batch_size == default:
+        return ""
+    if r.global_batch_size > default:
+        return f"; the default of {default} is less than one per rank"
+    few = s.sequences_per_epoch()
+    if few is not None and few < default * int(training_defaults()["batch"]["min_steps_per_epoch"]):
+        return f"; less than the default of {default}, because the data have {few:,} sequences"
+    return f"; the nearest to the default of {default} that divides and fits"
+
+
 def _micro_batch(chosen: Scored) -> str:
     gpu = chosen.estimate.gpu
     room = f"{gib(gpu.peak_reserved_bytes)} of {gib(gpu.capacity_bytes)}"
@@ -170,7 +191,9 @@ def _sync(chosen: Scored) -> str:
 def _packing(s: Setting, chosen: Scored) -> str:
     if not chosen.recipe.packing:
         if not s.wants_packing and s.lengths is not None:
-            return f"off: rows fill the sequence, or {s.lengths.total_tokens:,} tokens make too few packs"
+            if s.lengths.mean > float(training_defaults()["batch"]["packing_max_fill"]) * s.sequence_len:
+                return f"off: rows of {s.lengths.mean:.0f} tokens on average fill the sequence by themselves"
+            return f"off: {s.lengths.total_tokens:,} tokens make too few packs for the steps of an epoch"
         return "off: " + s.stack.attention(s.cluster.gpu, s.model, True)[3]
     if s.lengths is None:
         return "fills every sequence with whole rows"

@@ -9,7 +9,8 @@ from typing import Any
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.catalog.stack import Stack
-from recipegen.dataset import end_of_turn, propose_sequence_len, steps_per_epoch, together, validation_rows
+from recipegen.dataset import end_of_turn, loss_report, propose_sequence_len, steps_per_epoch, together, validation_rows
+from recipegen.estimate.parameters import linear_modules, unknown_targets
 from recipegen.spec import Cluster, DataFormat, DatasetSpec, Lengths, ModelSpec, RecipegenError, Request
 
 
@@ -80,6 +81,8 @@ def settle(
     kind = datasets[0].format if len({d.format for d in datasets}) == 1 else None
     sequence_len, reason = _sequence_len(request, model, pins, lengths, kind)
     notes = [note for d in datasets for note in d.notes]
+    if request.network != "none" and cluster.nodes == 1:
+        notes.append(f"the network {request.network} plays no part with one node")
     template: str | None = None
     eot: tuple[str, ...] = ()
     eot_notes: tuple[str, ...] = ()
@@ -88,11 +91,32 @@ def settle(
         if "chat_template" in pins:
             datasets = tuple(_with_template(d, pins["chat_template"]) for d in datasets)
     validation = _validation(rows, pins)
+    if rows is not None and validation >= rows:
+        raise RecipegenError(f"val_set_size {validation} holds out all {rows} rows", fix="Hold out fewer")
+    _refuse_what_loses_every_row(datasets, sequence_len)
+    targets = pins.get("adapter.target_modules")
+    if targets is not None and (unknown := unknown_targets(model, targets) or not targets):
+        raise RecipegenError(
+            f"{model.id} has no module {', '.join(unknown) if isinstance(unknown, tuple) else 'of an empty list'}",
+            fix=f"It has {', '.join(linear_modules(model))}",
+        )
     return Setting(
         request, model, cluster, stack, datasets, pins, total_parameters, sequence_len, reason, rows, lengths,
         validation,
         template, tuple(eot), (*notes, *eot_notes),
     )  # fmt: skip
+
+
+def _refuse_what_loses_every_row(datasets: tuple[DatasetSpec, ...], sequence_len: int) -> None:
+    for data in datasets:
+        if data.lengths is None:
+            continue
+        report = loss_report(data.lengths, sequence_len, data.format, data.rows)
+        if report.rows_share >= 1:
+            raise RecipegenError(
+                f"{data.path}: every row is longer than {sequence_len} tokens, nothing would be trained",
+                fix=f"The longest row has {data.lengths.longest} tokens: use a longer --sequence-len",
+            )
 
 
 def _validation(rows: int | None, pins: Mapping[str, Any]) -> int:

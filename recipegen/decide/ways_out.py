@@ -32,7 +32,8 @@ def ways_out(s: Setting, chosen: Scored, solve: Callable[[Setting, Method | None
             continue
         if best is None or best.verdict is not Verdict.FITS or not best.survives or best.recipe == chosen.recipe:
             continue
-        found.append(WayOut(change, _effect(best), alternative(best, "a way out")))
+        released = () if change.startswith("without ") else tuple(p for p in s.pins if p not in setting.pins)
+        found.append(WayOut(change, _effect(best), alternative(best, "a way out"), released))
         if len(found) == _WANTED:
             break
     return tuple(found)
@@ -74,7 +75,11 @@ def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method 
     if method is Method.FULL:
         yield "--method lora", free, Method.LORA
     for pins in _releasable(s):
-        yield f"without {', '.join(pins)}", replace(s, pins={k: v for k, v in s.pins.items() if k not in pins}), method
+        yield (
+            f"without --set {', '.join(pins)}",
+            replace(s, pins={k: v for k, v in s.pins.items() if k not in pins}),
+            method,
+        )
     if method is not Method.QLORA:
         yield "--method qlora", free, Method.QLORA
     needed = _host_ram_needed(s, chosen)

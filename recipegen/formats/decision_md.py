@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from recipegen.formats.launcher import hub_model
 from recipegen.formats.rendering import render
-from recipegen.spec import Decision, Recipe, Verdict
+from recipegen.spec import Decision, Finding, Recipe, Verdict
 from recipegen.spec.units import gb, gib, seconds
 
 _VERDICTS = {
@@ -14,6 +16,8 @@ _VERDICTS = {
     Verdict.DOES_NOT_FIT: "does not fit",
     Verdict.UNKNOWN: "unknown",
 }
+# One of the two is None, and then says nothing.
+_WARMUP = ("schedule.warmup_steps", "schedule.warmup_ratio")
 # Holds for every recipe: no GPU was touched.
 _UNVERIFIED = (
     "The step time is an estimate: no GPU was measured. Compare the first logged steps with it.",
@@ -37,6 +41,7 @@ def write(decision: Decision) -> str:
         recipe=decision.recipe,
         verdict=_VERDICTS[decision.verdict],
         summary=summary(decision.recipe),
+        notes=[warning for warning in decision.warnings if not any(_repeats(warning, f) for f in decision.findings)],
         data=_data(decision),
         budget=_budget(decision),
         phases=_phases(decision),
@@ -44,7 +49,7 @@ def write(decision: Decision) -> str:
         disk=_disk(decision),
         traffic=_traffic(decision),
         time=_time(decision),
-        reasons=[Row((path, reason)) for path, reason in decision.reasons.items()],
+        reasons=[Row((path, reason)) for path, reason in decision.reasons.items() if _used(decision.recipe, path)],
         alternatives=[
             Row((summary(other.recipe), other.verdict.value.replace("_", " "), other.reason))
             for other in decision.alternatives
@@ -62,6 +67,23 @@ def summary(recipe: Recipe) -> str:
         f"{recipe.gradient_accumulation}, sequence {recipe.sequence_len}, {recipe.optimizer.name}, "
         f"{recipe.precision.label.value}"
     )
+
+
+def _repeats(warning: str, finding: Finding) -> bool:
+    """True when a warning is a finding in words: `RG501 reason (fix)`."""
+    return warning.startswith(f"{finding.rule} ") and finding.reason in warning
+
+
+def _used(recipe: Recipe, path: str) -> bool:
+    """True when the recipe has the field: no `adapter.r` without an adapter, one of the two warm-ups."""
+    value: Any = recipe
+    for name in path.split("."):
+        if not hasattr(value, name):
+            return False
+        value = getattr(value, name)
+    if path == "activation_checkpointing_reentrant":
+        return recipe.activation_checkpointing
+    return not (value is None and path in _WARMUP)
 
 
 def _words(name: str) -> str:
@@ -108,9 +130,9 @@ def _phases(decision: Decision) -> list[Row]:
 def _host(decision: Decision) -> list[Row]:
     host = decision.estimate.host
     return [
-        Row(("while loading", gib(host.load_peak_bytes))),
-        Row(("while training", gib(host.steady_bytes))),
-        Row(("capacity", gib(host.capacity_bytes))),
+        Row(("while loading", gb(host.load_peak_bytes))),
+        Row(("while training", gb(host.steady_bytes))),
+        Row(("capacity", gb(host.capacity_bytes))),
     ]
 
 
@@ -118,7 +140,7 @@ def _disk(decision: Decision) -> list[Row]:
     disk = decision.estimate.disk
     checkpoints = disk.checkpoint_bytes * disk.checkpoints_kept
     rows = [
-        Row(("model download", gb(disk.download_bytes))),
+        Row(("model download" if hub_model(decision.recipe) else "model, read in place", gb(disk.download_bytes))),
         Row(("tokenized data", gb(disk.prepared_bytes))),
         Row((f"{disk.checkpoints_kept} checkpoints of {gb(disk.checkpoint_bytes)}", gb(checkpoints))),
     ]
@@ -145,8 +167,9 @@ def _traffic(decision: Decision) -> list[Row]:
 
 
 def _time(decision: Decision) -> list[Row]:
-    time = decision.estimate.time
+    time, recipe = decision.estimate.time, decision.recipe
     rows = [
+        Row(("one sequence", _sequence(recipe))),
         Row(("one optimizer step", seconds(time.step_s))),
         Row(("bound by", time.bound_by)),
         Row(("throughput, all GPUs", f"{time.tokens_per_s:,.0f} tokens/s")),
@@ -156,8 +179,25 @@ def _time(decision: Decision) -> list[Row]:
     if time.epoch_s is not None:
         rows.append(Row(("one epoch", seconds(time.epoch_s))))
     if time.total_s is not None:
-        rows.append(Row(("the whole run", seconds(time.total_s))))
+        steps = f"{recipe.max_steps:,} steps" if recipe.max_steps is not None else _count(recipe.epochs, "epoch")
+        rows.append(Row((f"the whole run, {steps}", seconds(time.total_s))))
     return rows
+
+
+def _sequence(recipe: Recipe) -> str:
+    """Tokens of one sequence; rows that are neither packed nor padded are shorter."""
+    if recipe.packing or recipe.pad_to_sequence_len:
+        return f"{recipe.sequence_len:,} tokens"
+    known = [(spec.rows, spec.lengths.mean) for spec in recipe.datasets if spec.rows and spec.lengths is not None]
+    if not known or len(known) < len(recipe.datasets):
+        return f"up to {recipe.sequence_len:,} tokens"
+    mean = sum(rows * mean for rows, mean in known) / sum(rows for rows, _ in known)
+    return f"up to {recipe.sequence_len:,} tokens, {mean:,.0f} on average"
+
+
+def _count(number: float, noun: str) -> str:
+    """`1 epoch`, `2.5 epochs`."""
+    return f"{number:g} {noun}" + ("" if number == 1 else "s")
 
 
 def _unverified(decision: Decision) -> list[str]:

@@ -66,7 +66,7 @@ def write(recipe: Recipe) -> str:
         commands=_commands(recipe),
         environment=environment(recipe),
         local_data=[spec.path for spec in recipe.datasets if spec.local],
-        hub_model=recipe.model if _HUB_ID.match(recipe.model) else None,
+        hub_model=hub_model(recipe),
         swap=recipe.deepspeed.nvme_path if recipe.deepspeed else None,
         output_dir=OUTPUT_DIR,
         prepared=PREPARED_PATH,
@@ -76,7 +76,12 @@ def write(recipe: Recipe) -> str:
 
 def write_slurm(recipe: Recipe) -> str:
     """The text of launch.slurm: the same launch.sh, one task a node."""
-    return render("launch.slurm.j2", recipe=recipe, job_name=slug(recipe.model))
+    return render("launch.slurm.j2", recipe=recipe, job_name=slug(recipe.model), output_dir=OUTPUT_DIR)
+
+
+def hub_model(recipe: Recipe) -> str | None:
+    """The name under which the model is downloaded from the Hub; None for a folder, which is read in place."""
+    return recipe.model if _HUB_ID.match(recipe.model) else None
 
 
 def _commands(recipe: Recipe) -> Commands:

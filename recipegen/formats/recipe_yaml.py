@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from recipegen.catalog.bounded_yaml import Document as Located
-from recipegen.catalog.bounded_yaml import parse
+from recipegen.catalog.bounded_yaml import parse, shown
+from recipegen.catalog.hardware_fields import check as check_field
+from recipegen.catalog.hardware_fields import override_fields, suggest
 from recipegen.formats.rendering import Document, render
 from recipegen.spec import RecipegenError, Request
 
@@ -18,6 +21,14 @@ AUTO = "auto"
 TRAINERS = ("axolotl", "accelerate")
 METHODS = ("full", "lora", "qlora")
 PASSTHROUGH = ("axolotl", "accelerate", "deepspeed")
+# What a number may be, ends included; a float must also be above 0. They refuse slips, not unusual runs.
+LIMITS: Mapping[str, tuple[int, int]] = {
+    "nodes": (1, 64),
+    "sequence_len": (16, 2**24),  # tokens
+    "global_batch_size": (1, 2**20),  # sequences
+    "epochs": (0, 10**4),
+    "learning_rate": (0, 10),
+}
 # Keys in the order of the file.
 KEYS = (
     "format_version", "model", "model_revision", "dataset", "hardware", "nodes", "network", "hardware_overrides",
@@ -28,7 +39,7 @@ _COMMENTS = {
     "model_revision": "a commit or tag of the Hub; null: the newest",
     "hardware": "a name of the catalogue, or the path of a profile",
     "network": "needed when nodes > 1",
-    "hardware_overrides": "host_ram_gib, nvme_gb, sockets",
+    "hardware_overrides": "what differs on your machine, e.g. host_ram_gib: 512, gpu_fused_linear_loss: true",
     "method": "auto, full, lora or qlora",
     "sequence_len": "tokens; auto covers 99% of the rows",
     "global_batch_size": "sequences per optimizer step",
@@ -71,10 +82,11 @@ def values(request: Request) -> dict[str, Any]:
 
 
 def read(content: bytes, name: str = NAME) -> Request:
-    """The Request in `content`. `name` is the file's name for messages.
+    """The Request in `content`; paths come back as they stand. `name` is the file's name for messages.
 
     Raises RecipegenError with file and line for anything that is not a recipe.yaml: unknown keys (with the nearest
-    known one), wrong types, repeated keys, aliases, files larger than 1 MiB.
+    known one), wrong types, numbers outside LIMITS, texts of several lines, repeated keys, aliases, files larger than
+    1 MiB.
     """
     document = parse(content, name, what="recipe.yaml")
     reader = _Reader(document, name)
@@ -89,16 +101,16 @@ def read(content: bytes, name: str = NAME) -> Request:
         dataset=paths,
         dataset_format=format_,
         model_revision=reader.take("model_revision", _optional(_text)),
-        nodes=reader.take("nodes", _whole(1), default=1),
+        nodes=reader.take("nodes", _whole(*LIMITS["nodes"]), default=1),
         network=reader.take("network", _text, default="none"),
-        hardware_overrides=reader.take("hardware_overrides", _numbers, default={}),
+        hardware_overrides=_overrides(reader),
         trainer=reader.take("trainer", _one_of(TRAINERS), default="axolotl"),
         stack=reader.take("stack", _text, default=Request.stack),
         method=reader.take("method", _auto(_one_of(METHODS))),
-        sequence_len=reader.take("sequence_len", _auto(_whole(1))),
-        global_batch_size=reader.take("global_batch_size", _auto(_whole(1))),
-        epochs=reader.take("epochs", _auto(_positive)),
-        learning_rate=reader.take("learning_rate", _auto(_positive)),
+        sequence_len=reader.take("sequence_len", _auto(_whole(*LIMITS["sequence_len"]))),
+        global_batch_size=reader.take("global_batch_size", _auto(_whole(*LIMITS["global_batch_size"]))),
+        epochs=reader.take("epochs", _auto(_positive(LIMITS["epochs"][1]))),
+        learning_rate=reader.take("learning_rate", _auto(_positive(LIMITS["learning_rate"][1]))),
         pins=reader.take("pins", _mapping, default={}),
         passthrough=_passthrough(reader),
     )
@@ -145,17 +157,33 @@ def _datasets(reader: _Reader) -> tuple[tuple[str, ...], str]:
         entry = {"path": item} if isinstance(item, str) else item
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) or not entry["path"]:
             raise reader.error("dataset", "every item needs a path, a text")
+        if _breaks_a_line(entry["path"]):
+            raise reader.error("dataset", f"{shown(entry['path'])} must be one line without control characters")
         unknown = [key for key in entry if key not in ("path", "format")]
         if unknown:
             raise reader.error("dataset", f"unknown key {unknown[0]!r} in an item", fix="Known keys: path, format.")
         format_ = entry.get("format", AUTO)
-        if not isinstance(format_, str):
-            raise reader.error("dataset", "format must be a text")
+        if not isinstance(format_, str) or _breaks_a_line(format_):
+            raise reader.error("dataset", "format must be a text of one line")
         paths.append(entry["path"])
         formats.append(format_)
     if len(set(formats)) > 1:
         raise reader.error("dataset", f"one format for all files, not {' and '.join(sorted(set(formats)))}")
     return tuple(paths), formats[0] if formats else AUTO
+
+
+def _overrides(reader: _Reader) -> dict[str, float]:
+    """The hardware overrides, numbers and booleans, each of a known field and within its limits."""
+    checked: dict[str, float] = {}
+    for key, value in reader.take("hardware_overrides", _mapping, default={}).items():
+        where = reader.document.where("hardware_overrides", key)
+        field = override_fields().get(key)
+        if field is None:
+            raise RecipegenError(
+                f"unknown hardware override {shown(key)}", where=where, fix=suggest(key, override_fields())
+            )
+        checked[key] = check_field(field, key, value, where=where)
+    return checked
 
 
 def _passthrough(reader: _Reader) -> Mapping[str, Mapping[str, Any]]:
@@ -173,33 +201,45 @@ def _passthrough(reader: _Reader) -> Mapping[str, Mapping[str, Any]]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{value!r:.60} must be a text that is not empty")
+        raise ValueError(f"{shown(value)} must be a text that is not empty")
+    if _breaks_a_line(value):
+        raise ValueError(f"{shown(value)} must be one line without control characters")
     return value
 
 
-def _whole(least: int) -> Callable[[Any], int]:
+def _breaks_a_line(text: str) -> bool:
+    """Control characters, line and paragraph separators, unpaired surrogates."""
+    return any(unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs") for character in text)
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[Any], int]:
+    what = f"a whole number of {least} or more" if most is None else f"a whole number from {least} to {most}"
+
     def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{value!r:.60} must be a whole number of {least} or more")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
+            raise ValueError(f"{shown(value)} must be {what}")
         return value
 
     return check
 
 
-def _positive(value: Any) -> float:
-    # PyYAML reads 2e-5 as a text: its YAML 1.1 numbers need a dot in the mantissa.
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{value!r:.60} must be a number above 0")
-    return float(value)
+def _positive(most: float) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        # PyYAML reads 2e-5 as a text: its YAML 1.1 numbers need a dot in the mantissa.
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+            raise ValueError(f"{shown(value)} must be a number above 0 and at most {most}")
+        return float(value)
+
+    return check
 
 
 def _one_of(names: tuple[str, ...]) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in names:
-            raise ValueError(f"{value!r:.60} must be one of {', '.join(names)}")
+            raise ValueError(f"{shown(value)} must be one of {', '.join(names)}")
         return str(value)
 
     return check
@@ -219,11 +259,3 @@ def _mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ValueError("must be a mapping with names as keys")
     return value
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    result = _mapping(value)
-    for key, number in result.items():
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise ValueError(f"{key} is {number!r:.60}, which must be a number")
-    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from recipegen.catalog.resources import data_folder
@@ -17,10 +17,23 @@ from recipegen.spec import Decision, RecipegenError
 _DIGEST_SHOWN = 12  # hex digits in NAME.bak-DIGEST
 
 
+class Created(list[str]):
+    """The names of the files that were written; `backups` maps each edited file to the name it was kept under."""
+
+    def __init__(self, files: Iterable[str], backups: Mapping[str, str]) -> None:
+        super().__init__(files)
+        self.backups = dict(backups)
+
+    @property
+    def files(self) -> list[str]:
+        """The names as a plain list."""
+        return list(self)
+
+
 def create(
     decision: Decision, folder: str | Path, force: bool = False, *, pins: Mapping[str, str] | None = None
-) -> list[str]:
-    """Write the project of `decision` into `folder` and return the names of its files.
+) -> Created:
+    """Write the project of `decision` into `folder` and return the names of its files, and of the backups.
 
     The last part of `folder` is the project's name. An existing folder with anything in it is refused unless `force`:
     then generated files are replaced, files of others are kept, and a generated file that was edited is first moved to
@@ -28,12 +41,13 @@ def create(
     """
     place = Path(os.path.abspath(folder))
     check_name(place.name)
+    backups: dict[str, str] = {}
     try:
         files = render(localize(decision, place), pins=pins)
         if place.is_symlink():
             raise RecipegenError("this is a link; a project needs a folder of its own", where=str(place))
         if place.is_dir() and any(place.iterdir()):
-            _replace(place, files, force)
+            backups = _replace(place, files, force)
         elif os.path.lexists(place) and not place.is_dir():
             raise RecipegenError("this exists and is not a folder", where=str(place))
         else:
@@ -41,10 +55,11 @@ def create(
     except OSError as error:
         reason = error.strerror or str(error)
         raise RecipegenError(f"cannot write the project: {reason}", where=str(error.filename or place)) from None
-    return list(files)
+    return Created(files, backups)
 
 
-def _replace(place: Path, files: Mapping[str, bytes], force: bool) -> None:
+def _replace(place: Path, files: Mapping[str, bytes], force: bool) -> dict[str, str]:
+    """Write into a folder that has something in it; returns what was moved: name -> name of the backup, sorted."""
     if not force:
         raise RecipegenError(
             "this folder is not empty",
@@ -55,7 +70,7 @@ def _replace(place: Path, files: Mapping[str, bytes], force: bool) -> None:
     known = _known_digests(place)
     moves: dict[str, str] = {}
     removals: list[str] = []
-    for name in {*files, *known}:
+    for name in sorted({*files, *known}):
         found = place / name
         if not os.path.lexists(found):
             continue
@@ -72,6 +87,7 @@ def _replace(place: Path, files: Mapping[str, bytes], force: bool) -> None:
         else:
             moves[name] = _backup_name(place, name, digest or "link")
     atomic.replace_files(place, files, EXECUTABLE, moves=moves, removals=removals)
+    return moves
 
 
 def _known_digests(place: Path) -> dict[str, str]:

@@ -173,14 +173,10 @@ def groups_match_the_strategy(context: Context) -> Iterator[str]:
 @rule("RG213", "compat", Severity.ERROR, source="transformers 5.16.1, quantizers/quantizer_mxfp4.py")
 def quantised_weights_are_loaded_in_bf16(context: Context) -> Iterator[tuple[str, str]]:
     """A model published in MXFP4 trains only after its weights are dequantised on loading; 4-bit NF4 on top of it is
-    not possible, and the train.py of --trainer accelerate does not dequantise."""
+    not possible."""
     r, m = context.recipe, context.model
-    if m.quantization is None:
-        return
-    if r.method is Method.QLORA:
+    if m.quantization is not None and r.method is Method.QLORA:
         yield f"{m.id} is published in {m.quantization}; it cannot be quantised again to NF4", "--method lora"
-    if r.trainer != "axolotl":
-        yield f"{m.id} is published in {m.quantization}; its train.py is not generated", "--trainer axolotl"
 
 
 @rule("RG214", "compat", Severity.ERROR, source=f"{_AXOLOTL} check_activation_offloading")
@@ -189,6 +185,38 @@ def offloaded_activations_are_checkpointed(context: Context) -> Iterator[tuple[s
     r = context.recipe
     if r.activation_offloading and not r.activation_checkpointing:
         yield "activation offloading needs activation checkpointing", "--set activation_checkpointing=true"
+
+
+@rule("RG215", "compat", Severity.ERROR, source="deepspeed 0.18.9, runtime/zero/config.py")
+def offload_is_what_the_strategy_says(context: Context) -> Iterator[tuple[str, str]]:
+    """The strategy names where the states are kept; settings that say otherwise would make its name, its estimate and
+    its launcher wrong."""
+    r = context.recipe
+    if r.deepspeed is None:
+        return
+    device = r.parallelism.strategy.offload_device
+    if r.deepspeed.offload_optimizer != device:
+        yield (
+            f"{r.parallelism.strategy.label} with offload_optimizer {r.deepspeed.offload_optimizer}",
+            "--set strategy=zero2, zero3_cpu or zero3_nvme",
+        )
+    if r.deepspeed.stage != (2 if r.parallelism.strategy is Strategy.ZERO2 else 3):
+        yield f"{r.parallelism.strategy.label} with stage {r.deepspeed.stage}", "--set strategy=..."
+
+
+@rule("RG216", "compat", Severity.ERROR, source="templates/train.py")
+def train_py_can_do_it(context: Context) -> Iterator[tuple[str, str]]:
+    """The train.py of --trainer accelerate is short on purpose: it has no offloaded activations, no fused LoRA kernels
+    and no checkpoints without states."""
+    r = context.recipe
+    if r.trainer != "accelerate":
+        return
+    if r.activation_offloading:
+        yield "train.py does not offload activations", "--trainer axolotl"
+    if r.saving.save_only_model:
+        yield "train.py writes whole checkpoints", "--set saving.save_only_model=false"
+    if r.adapter is not None and r.adapter.fused_kernels:
+        yield "train.py has no fused LoRA kernels", "--set adapter.fused_kernels=false"
 
 
 @rule("RG212", "compat", Severity.ERROR, source="axolotl 0.19.0 LoRA kernels: axolotl/kernels/lora.py; peft 0.20.0")

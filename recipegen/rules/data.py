@@ -25,6 +25,16 @@ def few_rows_are_lost_to_length(context: Context) -> Iterator[tuple[str, str]]:
             yield f"{data.path}: {report.message}", f"--sequence-len {longer}" if ask else ""
 
 
+@rule("RG502", "data", Severity.WARNING, source="recipegen")
+def settings_have_what_they_need(context: Context) -> Iterator[tuple[str, str]]:
+    """A setting without what it works on does nothing: evaluation without held-out rows, prefetch without workers."""
+    r = context.recipe
+    if r.saving.eval_steps and not r.val_set_size:
+        yield "eval_steps without held-out rows never evaluates", "--set val_set_size=100"
+    if r.loading.prefetch_factor and not r.loading.dataloader_workers:
+        yield "prefetch_factor without dataloader workers does nothing", "--set loading.dataloader_workers=2"
+
+
 def _next_choice(sequence_len: int) -> int:
     choices = [int(c) for c in training_defaults()["sequence_len"]["choices"]]
     return next((c for c in choices if c > sequence_len), choices[-1])

@@ -31,6 +31,12 @@ class WayOut:
     change: str  # "--method lora"
     effect: str  # "LoRA, FSDP2 full shard: 36.2 GiB of 94.97 GiB, 11.2 h per epoch"
     alternative: Alternative
+    without: tuple[str, ...] = ()  # pins that the change leaves out
+
+    @property
+    def said(self) -> str:
+        """The change with the pins it leaves out."""
+        return f"{self.change}, without --set {', '.join(self.without)}" if self.without else self.change
 
 
 @dataclass(frozen=True)

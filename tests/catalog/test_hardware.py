@@ -382,9 +382,9 @@ def test_a_whole_number_may_come_as_a_float() -> None:
         ({"host_ram": 512}, "host_ram_gib"),
         ({"gpu_memory": 24}, "gpu_memory_gib"),
         ({3: 4}, "unknown hardware override 3"),
-        ({"host_ram_gib": "512"}, "it is a number"),
-        ({"host_ram_gib": True}, "it is a number"),
-        ({"host_ram_gib": None}, "it is a number"),
+        ({"host_ram_gib": "512"}, "it must be a number"),
+        ({"host_ram_gib": True}, "it must be a number"),
+        ({"host_ram_gib": None}, "it must be a number"),
         ({"host_ram_gib": -1}, "between"),
         ({"host_ram_gib": 824633720832}, "between"),  # bytes instead of GiB
         ({"gpu_memory_gib": float("nan")}, "between"),
@@ -394,6 +394,22 @@ def test_a_whole_number_may_come_as_a_float() -> None:
         ({"gpu_peer_to_peer": "yes"}, "true or false"),
         ({"gpu_peer_to_peer": 1}, "true or false"),
         ({"network_bus_bandwidth_gb_s": 10}, "one node"),
+        ({"bus_bandwidth_gb_s": 0}, "bus_bandwidth_gb_s is 0.0; with 8 GPUs it must be at least 0.001"),
+        ({"bus_bandwidth_gb_s": 1e-300}, "with 8 GPUs it must be at least 0.001"),
+        ({"all_gather_gb_s": 0}, "between"),
+        ({"reduce_scatter_gb_s": 0}, "between"),
+        ({"host_to_device_gb_s": 0}, "between"),
+        ({"cpu_adam_params_per_s": 0}, "between"),
+        ({"gpu_memory_bandwidth_gb_s": 0}, "between"),
+        ({"gpu_training_tflops": 0}, "between"),
+        ({"nvme_read_gb_s": 0}, "nvme_read_gb_s is 0.0; with nvme_gb above 0"),
+        ({"nvme_gb": 100, "nvme_write_gb_s": 0}, "nvme_write_gb_s is 0.0; with nvme_gb above 0"),
+        ({"gpu_training_tflops": 300}, "gpu_training_tflops is 300.0, more than gpu_spec_tflops 209.5"),
+        ({"gpu_spec_tflops": 10}, "more than gpu_spec_tflops 10.0"),
+        ({"cpu_adam_params_per_s": "1.5e999"}, "between"),
+        ({"cpu_adam_params_per_s": "1.5e"}, "it must be a number"),
+        ({"cpu_adam_params_per_s": "1e9 params"}, "it must be a number"),
+        ({"sockets": "1.5e0"}, "it must be a whole number"),
         ([1], "mapping"),
     ],
 )
@@ -401,6 +417,27 @@ def test_a_bad_override_is_one_clear_line(overrides: object, message: str) -> No
     with pytest.raises(RecipegenError, match=re.escape(message)) as caught:
         load_cluster("kentino-8x-rtx-5090", overrides=overrides)
     assert str(caught.value).isprintable()
+
+
+def test_a_rate_may_be_zero_where_there_is_nothing_to_carry() -> None:
+    assert load_cluster("1x-l40s", overrides={"bus_bandwidth_gb_s": 0}).node.bus_bandwidth_gb_s == 0
+    no_disk = load_cluster("2x-l40s", overrides={"nvme_gb": 0, "nvme_read_gb_s": 0, "nvme_write_gb_s": 0})
+    assert no_disk.node.nvme_bytes == 0
+
+
+@pytest.mark.parametrize("text", ["1.5e9", "1.5E9", "15e8", "1.5e+9", "1.5e09"])
+def test_scientific_notation_that_yaml_takes_for_text_is_a_number(text: str) -> None:
+    node = load_cluster("2x-l40s", overrides={"cpu_adam_params_per_s": text, "sockets": "2e0"}).node
+    assert (node.cpu_adam_params_per_s, node.sockets) == (1.5e9, 2)
+
+
+@pytest.mark.parametrize("name", hardware_names())
+def test_the_catalogues_own_rates_can_be_true_together(name: str) -> None:
+    resolved = resolve_hardware(name)
+    assert 0 < resolved.gpu["training_tflops"].value <= resolved.gpu["spec_tflops"].value
+    assert resolved.cluster.node.nvme_read_gb_s > 0
+    assert resolved.cluster.node.nvme_write_gb_s > 0
+    assert (resolved.cluster.node.bus_bandwidth_gb_s > 0) == (resolved.cluster.node.gpu_count > 1)
 
 
 ANY_VALUE = st.one_of(
@@ -430,8 +467,13 @@ def test_a_sane_override_shows_in_the_cluster(data: st.DataObject) -> None:
     elif field.type == "integer":
         value = data.draw(st.integers(int(field.min), int(field.max)))
     else:
-        value = data.draw(st.floats(field.min, field.max, allow_nan=False))
-    description = resolve_hardware("2x-h100", nodes=2, network="ib-ndr", overrides={key: value})
+        value = data.draw(st.floats(max(field.min, field.min_in_use), field.max, allow_nan=False))
+    overrides = {key: value}
+    if key == "gpu_training_tflops":  # the peak of the GPU bounds it, and it the peak
+        overrides["gpu_spec_tflops"] = override_fields()["gpu_spec_tflops"].max
+    elif key == "gpu_spec_tflops":
+        overrides["gpu_training_tflops"] = override_fields()["gpu_training_tflops"].min
+    description = resolve_hardware("2x-h100", nodes=2, network="ib-ndr", overrides=overrides)
     facts = {"gpu": description.gpu, "node": description.node}
     fact = description.network if field.section == "network" else facts[field.section][field.name]
     assert fact.value == value

@@ -149,6 +149,17 @@ def test_decisions_look_at_capabilities_not_at_the_name(profile) -> None:
     assert renamed.network == known.network
 
 
+def test_numbers_as_people_write_them(profile) -> None:
+    text = WHOLE.replace("1.5e+9", "1.5e9").replace("host_ram_gib: 256", "host_ram_gib: 0256.0")
+    node = load_cluster(profile(text)).node
+    assert node.cpu_adam_params_per_s == 1.5e9
+    assert node.host_ram_bytes == 256 * GIB
+    quoted = load_cluster(profile(WHOLE.replace("value: 12}", "value: '012'}"))).node
+    assert quoted.environment[1].value == "012"
+    one = load_cluster(profile("gpu: l4\ngpu_count: 1\nbus_bandwidth_gb_s: 0\nnvme_gb: 0\n")).node
+    assert (one.bus_bandwidth_gb_s, one.nvme_bytes) == (0, 0)
+
+
 def test_any_suffix_will_do_for_an_existing_file(profile) -> None:
     assert load_cluster(profile("gpu: l4\ngpu_count: 1\n", "box.txt")).gpu.name == "L4"
 
@@ -161,7 +172,7 @@ def test_any_suffix_will_do_for_an_existing_file(profile) -> None:
     [
         ("host_ram_gib", "host_ram", "unknown key 'host_ram'", 15),
         ("  memory_gib", "  memory_gb", "Did you mean memory_gib", 8),
-        ("host_ram_gib: 256", "host_ram_gib: lots", "it is a number", 15),
+        ("host_ram_gib: 256", "host_ram_gib: lots", "it must be a number", 15),
         ("host_ram_gib: 256", "host_ram_gib: 274877906944", "between", 15),
         ("host_ram_gib: 256", "host_ram_gib: .nan", "between", 15),
         ("host_ram_gib: 256", "host_ram_gib: 2026-99-99", "cannot be read", None),
@@ -170,7 +181,7 @@ def test_any_suffix_will_do_for_an_existing_file(profile) -> None:
         ("sm_120", "12.0", "compute_capability is 12.0", 7),
         ("sm_120", "sm_120; rm", "compute_capability is", 7),
         ("gpu_count: 2", "gpu_count: 0", "between 1 and 64", 14),
-        ("gpu_count: 2", "gpu_count: two", "it is a number", 14),
+        ("gpu_count: 2", "gpu_count: two", "it must be a number", 14),
         ("format_version: 1", "format_version: 2", "format_version is 2", 1),
         ("format_version: 1", "format_version: true", "format_version is True", 1),
         ("name: My Card", 'name: "a\\nb"', "line break", 6),
@@ -187,8 +198,24 @@ def test_any_suffix_will_do_for_an_existing_file(profile) -> None:
         ("value: PHB", 'value: "a\\nexport B=1"', "line break", 25),
         ("name: NCCL_P2P_LEVEL", "name: nccl-p2p", "no variable name", 25),
         ("name: NCCL_P2P_LEVEL", 'name: "A=1;B"', "no variable name", 25),
-        ("name: NCCL_P2P_LEVEL", "name: LD_PRELOAD", "which code runs", 25),
-        ("name: NCCL_P2P_LEVEL", "name: PATH", "which code runs", 25),
+        ("name: NCCL_P2P_LEVEL", "name: LD_PRELOAD", "which code the launcher runs", 25),
+        ("name: NCCL_P2P_LEVEL", "name: PATH", "which code the launcher runs", 25),
+        ("name: NCCL_P2P_LEVEL", "name: NODE_RANK", "cannot set NODE_RANK: whoever starts the nodes", 25),
+        ("name: NCCL_P2P_LEVEL", "name: MASTER_ADDR", "whoever starts the nodes", 25),
+        ("name: NCCL_P2P_LEVEL", "name: MASTER_PORT", "whoever starts the nodes", 25),
+        ("name: NCCL_P2P_LEVEL", "name: WORLD_SIZE", "gives every process its own", 25),
+        ("name: NCCL_P2P_LEVEL", "name: RANK", "gives every process its own", 25),
+        ("name: NCCL_P2P_LEVEL", "name: LOCAL_RANK", "gives every process its own", 25),
+        ("name: NCCL_P2P_LEVEL", "name: CUDA_VISIBLE_DEVICES", "the recipe fixes how many GPUs", 25),
+        ("name: NCCL_P2P_LEVEL", "name: ACCELERATE_MIXED_PRECISION", "accelerate.yaml", 25),
+        ("name: NCCL_P2P_LEVEL", "name: FSDP_VERSION", "accelerate.yaml", 25),
+        ("name: NCCL_P2P_LEVEL", "name: PARALLELISM_CONFIG_TP_SIZE", "accelerate.yaml", 25),
+        ("gpu_count: 2", "gpu_count: 010", "010 starts with 0, which YAML reads as an octal number. Write 10", 14),
+        ("gpu_count: 2", "gpu_count: +0_2", "starts with 0, which YAML reads as an octal number. Write 2", 14),
+        ("value: 12}", "value: 012}", "Write 12, or put it in quotes", 26),
+        ("bus_bandwidth_gb_s: 21", "bus_bandwidth_gb_s: 0", "with 2 GPUs it must be at least 0.001", 21),
+        ("nvme_read_gb_s: 7", "nvme_read_gb_s: 0", "with nvme_gb above 0 it must be at least 0.001", 17),
+        ("training_tflops: 80", "training_tflops: 201", "training_tflops is 201.0, more than spec_tflops 200.0", 10),
         ("name: NCCL_P2P_LEVEL", "name: OMP_NUM_THREADS", "stands twice", 26),
         ("reason: measured here", "because: measured here", "unknown key 'because'", 25),
         ("  - {name: OMP_NUM_THREADS, value: 12}", "  - OMP_NUM_THREADS", "no mapping", 26),

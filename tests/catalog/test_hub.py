@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
+import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -261,6 +267,80 @@ def test_a_dead_endpoint_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(RecipegenError, match=r"http://127\.0\.0\.1:9 cannot be reached"):
         load_model("org/tiny")
+
+
+LOAD = """
+import sys
+from recipegen.catalog import load_model
+from recipegen.spec import RecipegenError
+try:
+    print(load_model(sys.argv[1]).id)
+except RecipegenError as error:
+    print(error)
+"""
+
+
+def load_elsewhere(name: str, home: Path, endpoint: str, **variables: str) -> tuple[str, str]:
+    """stdout and stderr of a process of its own: the client prints through handlers made at its import."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, name],
+        cwd=Path(__file__).parents[2],
+        env={**environment, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("variables", [{}, {"HF_HUB_VERBOSITY": "debug", "HF_HUB_DISABLE_PROGRESS_BARS": "0"}])
+def test_nothing_of_the_client_reaches_stderr(hub: Hub, tmp_path: Path, variables: dict[str, str]) -> None:
+    out, err = load_elsewhere("nobody/nothing", tmp_path, "http://127.0.0.1:9", **variables)
+    assert out.count("\n") == 1
+    assert "cannot be reached" in out
+    assert err == ""
+    endpoint = os.environ["HF_ENDPOINT"]
+    assert load_elsewhere("org/tiny", tmp_path, endpoint, **variables) == ("org/tiny\n", "")
+    hub.refuse["org/down"] = (503, "")
+    out, err = load_elsewhere("org/down", tmp_path, endpoint, **variables)
+    assert "HTTP 503" in out
+    assert err == ""
+
+
+def test_logging_and_progress_bars_are_as_they_were(hub: Hub) -> None:
+    from huggingface_hub.utils import are_progress_bars_disabled
+
+    before = (logging.root.manager.disable, are_progress_bars_disabled())
+    load_model("org/tiny")
+    with pytest.raises(RecipegenError):
+        load_model("org/none")
+    assert (logging.root.manager.disable, are_progress_bars_disabled()) == before
+
+
+def test_a_server_that_is_down_is_asked_once(hub: Hub) -> None:
+    hub.refuse["org/down"] = (503, "")
+    with pytest.raises(RecipegenError, match="could not be read"):
+        load_model("org/down")
+    assert hub.asked == ["HEAD /org/down/resolve/main/config.json"]
+
+
+def test_a_server_that_says_nothing_is_given_up(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.2")
+        start = time.monotonic()
+        with pytest.raises(RecipegenError, match="cannot be reached"):
+            load_model("org/tiny")
+        assert time.monotonic() - start < 2
+
+
+def test_without_an_answer_the_cache_serves(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_model("org/tiny")
+    hub.refuse["org/tiny"] = (503, "")
+    assert load_model("org/tiny").hidden_size == 64
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert load_model("org/tiny").hidden_size == 64
 
 
 def test_an_endpoint_that_is_no_address(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recipegen.catalog import all_models, describe, load_model, model, model_names
+from recipegen.catalog import all_models, complete_models, describe, load_model, model, model_names
 from recipegen.catalog.model_config import known_model_types
 from recipegen.catalog.reading import load_yaml
 from recipegen.estimate import parameters
@@ -159,6 +159,24 @@ def test_a_misspelt_name_gets_the_nearest_ones() -> None:
         load_model("Lama-3.1-8B")
 
 
+@pytest.mark.parametrize("name", ["Llama-3.3-70B", "llama-3.3", "meta-llama/Llama-3.3-70B", "unsloth/Llama-3.3-70B"])
+def test_the_beginning_of_a_name_suggests_what_it_begins(name: str) -> None:
+    assert model.suggestion(name) == "Did you mean meta-llama/Llama-3.3-70B-Instruct?"
+
+
+def test_a_short_name_is_only_suggested_never_taken() -> None:
+    with pytest.raises(RecipegenError, match=r"Did you mean meta-llama/Llama-3\.3-70B-Instruct"):
+        load_model("Llama-3.3-70B")
+
+
+def test_a_shell_completes_ids_and_the_part_after_the_organisation() -> None:
+    assert complete_models("llama-3.3") == ["meta-llama/Llama-3.3-70B-Instruct"]
+    assert complete_models("META-LLAMA/llama-3.3") == ["meta-llama/Llama-3.3-70B-Instruct"]
+    assert set(complete_models("Qwen3-30B")) == {"Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B-A3B-Instruct-2507"}
+    assert complete_models("3.3") == []
+    assert complete_models("") == model_names()
+
+
 @pytest.mark.parametrize(
     "name",
     ["", "  ", "a\nb", "x\x00y", "nothing-like-it", "a/b/c", "../..", "./nowhere", "~nobody/x", "a--b/c", "q" * 5000],
@@ -176,6 +194,14 @@ def test_a_description_is_json() -> None:
     assert facts["num_parameters"] == 30_532_122_624
     assert facts["moe"]["num_experts"] == 128
     assert {source["what"] for source in facts["sources"]} == {"shape", "parameters"}
+
+
+def test_every_description_has_both_sources_and_says_what_is_unconfirmed() -> None:
+    for name in model_names():
+        facts = json.loads(json.dumps(describe(name)))
+        assert {source["what"] for source in facts["sources"]} == {"shape", "parameters"}, name
+        assert all(source["url"].startswith("https://") for source in facts["sources"]), name
+        assert isinstance(facts["unconfirmed"], bool), name
 
 
 def test_every_catalogue_architecture_is_a_known_one() -> None:

@@ -81,6 +81,36 @@ def test_recipe_yaml_makes_the_same_project_again(tmp_path: Path, data_file: Mak
     assert (tmp_path / "one/axolotl.yaml").read_text() == (tmp_path / "two/axolotl.yaml").read_text()
 
 
+def test_a_recipe_yaml_finds_its_files_beside_itself(
+    tmp_path: Path, data_file: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    data_file("here/data.jsonl")
+    recipe = f"format_version: 1\nmodel: Llama-3.1-8B\nhardware: {BOX[1]}\ndataset: [{{path: ./data.jsonl}}]\n"
+    (folder / "recipe.yaml").write_text(recipe)
+    monkeypatch.chdir(tmp_path)
+    assert run(["new", "tune", "--output", str(tmp_path), "--recipe", "here/recipe.yaml"]) == 0
+
+
+def test_rows_that_are_all_too_long_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "long.jsonl"
+    row = {"instruction": "word " * 400, "input": "", "output": "word " * 400}
+    data.write_text("".join(json.dumps(row) + "\n" for _ in range(20)))
+    args = ["new", "tune", "--output", str(tmp_path), "--model", "Llama-3.1-8B", "--dataset", str(data), *BOX]
+    assert run([*args, "--sequence-len", "64"]) == 2
+    assert "every row is longer" in capsys.readouterr().err
+    assert not (tmp_path / "tune").exists()
+
+
+def test_a_passed_on_key_that_the_trainer_drops_is_said(
+    tmp_path: Path, data_file: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["new", "tune", "--output", str(tmp_path), "--model", "Llama-3.1-8B", "--dataset", str(data_file()), *BOX]
+    assert run([*args, "--set", "axolotl.foo=1"]) == 0
+    assert "foo" in capsys.readouterr().out.split("Warnings")[1]
+
+
 HOSTILE = [
     "a b", "it's", 'say "x"', "$(touch CANARY)", "`touch CANARY`", "; touch CANARY #", "&& touch CANARY", "-rf",
     "--help", "a\nevil: true", "a\n- evil", "{{ 7 * 7 }}", "{% raw %}", "%s", "é漢", "!!python/object:os.system", "&a",
@@ -127,7 +157,7 @@ def test_hostile_text_never_reaches_a_shell_or_a_yaml_unquoted(
         assert not project.exists()
         capsys.readouterr()
         code = run(args[: args.index("--model-revision")])
-        if any(c in safe for c in "*?[]{}") or any(not c.isprintable() for c in safe):
+        if code and (any(c in safe for c in "*?[]{}") or any(not c.isprintable() for c in safe)):
             # datasets reads such a path as a pattern, and no launcher line can hold a control character
             assert code == 2
             assert "\n" not in capsys.readouterr().err.strip()

@@ -1,6 +1,7 @@
 """`recipegen plan`: verdict first, stable JSON, light."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,77 @@ def test_the_line_on_stderr_is_the_error_not_a_warning(capsys: pytest.CaptureFix
     args = ["--model", "gemma-2-9b-it", "--hardware", "kentino-8x-rtx-5090", "--set", "packing=true"]
     assert run(["plan", *args]) == 1
     assert "packing with eager attention" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--set", "axolotl.sequence_len=32768"], "use --set sequence_len="),
+        (["--set", "axolotl.output_dir=/x"], "decided by the recipe"),
+        (["--set", "axolotl.warmup_ratio=0.1"], "use --set schedule.warmup_ratio="),
+        (["--set", "axolotl.context_parallel_size=2"], "use --set parallelism.cp="),
+        (["--set", "axolotl.load_in_8bit=true"], "use --method qlora"),
+        (["--set", "axolotl.=1"], "names no key"),
+        (["--set", "axolotl.x=&a [*a]"], "plain YAML value"),
+        (["--set", "axolotl.x=" + "[" * 3000], "plain YAML value"),
+        (["--set", "seed=1", "--set", "seed=2"], "given twice"),
+        (["--set", "strategy=ddp", "--set", "parallelism.strategy=zero2"], "set twice"),
+        (["--set", "adapter.target_modules=foo", "--method", "lora"], "no module foo"),
+        (["--set", "precision=bf16"], "precision.parameters"),
+        (["--set", "fsdp.layer_class=Foo"], "follows from other fields"),
+        (["--recipe", "/dev/zero"], "not a regular file"),
+        (["--recipe", "no-such.yaml"], "no-such.yaml"),
+        (["--hardware-override", "nvme_gb=1", "--hardware-override", "nvme_gb=2"], "given twice"),
+    ],
+)
+def test_what_would_be_ignored_or_contradictory_is_refused(
+    capsys: pytest.CaptureFixture[str], args: list[str], said: str
+) -> None:
+    assert run(["plan", *BOX, *args]) == 2
+    err = capsys.readouterr().err
+    assert said.lower() in err.lower()
+    assert err.count("\n") == 1
+
+
+def test_a_deepspeed_strategy_needs_no_method(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = plan_json(
+        capsys, "--model", "Llama-3.2-1B", "--hardware", "kentino-8x-rtx-5090", "--set", "strategy=zero2"
+    )
+    assert code == 0
+    assert document["recipe"]["method"] == "full"
+
+
+def test_a_way_out_says_which_pins_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = plan_json(capsys, *BOX, "--method", "full", "--set", "strategy=zero2")
+    assert document["ways_out"]
+    assert any("parallelism.strategy" in w["without"] for w in document["ways_out"])
+
+
+@pytest.mark.parametrize("redirect", ["| head -1", ">&-"])
+def test_a_reader_that_goes_away_is_no_error(redirect: str) -> None:
+    command = f"set -o pipefail; {sys.executable} -m recipegen.cli.main hardware list {redirect}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    command = f"{sys.executable} -m recipegen.cli.main hardware list > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_block_characters_gets_plain_bars() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "recipegen.cli.main", "plan", *BOX],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=True,
+    )  # fmt: skip
+    assert b"####" in done.stdout
+
+
+@pytest.mark.parametrize("command", [[], ["models"], ["hardware"]])
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert run(command) == 0
+    assert "Usage:" in capsys.readouterr().out

@@ -88,7 +88,17 @@ def test_completion_rows_are_cut_and_not_lost() -> None:
     lengths = lengths_of([10_000] * 5 + [64 * 2048 + 7])
     report = loss_report(lengths, 2048, DataFormat.COMPLETION)
     assert (report.rows_lost, report.tokens_lost) == (0, 7)
-    assert steps_per_epoch(6, lengths, 2048, 1, False, cuts_long_rows=True) == 5 * 5 + 65
+    assert "keeps the first 64 pieces of 2048 tokens (131072 tokens) of each row" in report.message
+    assert steps_per_epoch(6, lengths, 2048, 1, False, cuts_long_rows=True) == 5 * 5 + 64
+    assert loss_report(lengths, 4096, DataFormat.COMPLETION).message.startswith("no tokens are lost: rows longer than")
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_row_gives_no_more_steps_than_the_pieces_that_are_read_of_it(packing: bool) -> None:
+    lengths = lengths_of([100 * 2048] * 3)
+    assert loss_report(lengths, 2048, DataFormat.COMPLETION).tokens_lost == 3 * 36 * 2048
+    assert steps_per_epoch(3, lengths, 2048, 1, packing, cuts_long_rows=True) == 3 * 64
+    assert steps_per_epoch(30, lengths, 2048, 4, packing, cuts_long_rows=True) == 30 * 64 // 4
 
 
 def test_packing_counts_by_hand() -> None:

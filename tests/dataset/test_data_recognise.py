@@ -132,6 +132,22 @@ def test_a_missing_file_names_its_neighbours(model: ModelSpec, write: Callable[.
         measure(tmp_path, model=model)
 
 
+@pytest.mark.parametrize("url", ["https://x.y/z.jsonl", "HTTP://x.y/z", "s3://b/k.csv", "file:///tmp/a.jsonl", "hf://a/b"])
+def test_a_url_is_not_read(url: str, model: ModelSpec) -> None:
+    with pytest.raises(RecipegenError, match="is a URL, and data is not read from URLs. Download the file") as caught:
+        measure(url, model=model)
+    assert url in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://huggingface.co/datasets/org/name", "https://hf.co/datasets/org/name/?x=1", "hf://datasets/org/name"],
+)
+def test_a_page_of_the_hub_gives_its_id(url: str, model: ModelSpec) -> None:
+    with pytest.raises(RecipegenError, match=r"Give the Hub id: org/name\."):
+        measure(url, model=model)
+
+
 def test_a_relative_path_is_kept_as_written(model: ModelSpec, write: Callable[..., Path], tmp_path: Path) -> None:
     write("d.jsonl", [chat("a", "b")])
     spec = measure("d.jsonl", model=model, base_dir=tmp_path)

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipegen.formats import decision_md, readme_md, requirements
+from recipegen.formats import decision_md, launcher, readme_md, requirements
 from recipegen.formats.axolotl import FIELDS
-from recipegen.spec import LossKernel, Method, RecipegenError, Saving, Strategy, Verdict
+from recipegen.spec import (
+    EnvVar,
+    Finding,
+    Launch,
+    LossKernel,
+    Method,
+    Recipe,
+    RecipegenError,
+    Saving,
+    Severity,
+    Strategy,
+    Verdict,
+)
 from tests.recipes_for_tests import PINS, dataset, decision, model, recipe, recipes
 
 SAMPLES = dict(recipes())
@@ -98,9 +110,99 @@ def test_the_readme_fits_the_recipe(name: str) -> None:
     text = readme_md.write(decision(chosen), ("axolotl.yaml", "launch.sh"))
     assert ("libaio" in text) == (chosen.parallelism.strategy is Strategy.ZERO3_NVME)
     assert ("MASTER_ADDR" in text) == (chosen.parallelism.nodes > 1)
+    assert ("`micro_batch_size:" in text) == (chosen.micro_batch_size > 1)
+    assert ("`activation_checkpointing: true`" in text) == (not chosen.activation_checkpointing)
+    assert "recipegen new NAME --recipe NAME/recipe.yaml --force" in text
     assert "| `axolotl.yaml` |" in text
     assert "train.py" not in text
     assert "\n\n\n" not in text
+
+
+def readme(chosen: Recipe) -> str:
+    return readme_md.write(decision(chosen), ("axolotl.yaml",))
+
+
+def test_the_readme_shows_every_node_first() -> None:
+    text = readme(recipe(Strategy.FSDP2_HYBRID, nodes=4))
+    run = text[text.index("## Run") : text.index("## Resume")]
+    for line in ("MASTER_ADDR=10.0.0.1 NODE_RANK=0 ./launch.sh", "NODE_RANK=1 ./launch.sh", "to NODE_RANK=3", "29500"):
+        assert line in run
+    assert "\n./launch.sh\n" not in run
+    assert "\n./launch.sh\n" in readme(recipe())
+
+
+def test_the_readme_does_not_advise_what_launch_sh_does_already() -> None:
+    off = Launch(29500, 8, (EnvVar("NCCL_P2P_DISABLE", "1", "no peer access"),))
+    assert "try `NCCL_P2P_DISABLE=1`" in readme(recipe())
+    assert "sets `NCCL_P2P_DISABLE=1` already" in readme(recipe(launch=off))
+    assert "try `NCCL_P2P_DISABLE=1`" not in readme(recipe(launch=off))
+    assert "NCCL" not in readme(recipe(Strategy.SINGLE))
+
+
+def test_out_of_memory_advice_is_what_is_left() -> None:
+    text = readme(recipe(Strategy.DDP, Method.LORA, micro_batch_size=4, activation_checkpointing=False))
+    for advice in ("micro_batch_size: 2", "activation_checkpointing: true", "sequence_len: 2048", "method: qlora"):
+        assert f"`{advice}`" in text
+    last = readme(recipe(Strategy.DDP, Method.QLORA, sequence_len=512))
+    assert not re.search(r"^- `(micro_batch|activation|sequence|method)", last, re.MULTILINE)
+
+
+def test_a_model_folder_is_read_in_place() -> None:
+    here = decision(recipe(model="/models/base"))
+    text = readme_md.write(here, ("axolotl.yaml",))
+    assert "read in place" in text
+    assert "downloads" not in text
+    assert "hf auth login" not in text
+    assert "| model, read in place | 16.0 GB |" in decision_md.write(here)
+    assert "| model download | 16.0 GB |" in decision_md.write(decision())
+
+
+def test_a_finding_is_listed_once() -> None:
+    finding = Finding("RG501", Severity.WARNING, "data", "10 of 1000 rows are longer", "Use 8192.")
+    warnings = ("RG501 10 of 1000 rows are longer (Use 8192.)", "RG5012 something else", "a note")
+    text = decision_md.write(decision(findings=(finding,), warnings=warnings))
+    assert text.count("10 of 1000 rows are longer") == 1
+    assert "- RG5012 something else\n- a note\n" in text
+
+
+def test_reasons_are_of_fields_that_the_recipe_has() -> None:
+    reasons = {
+        "adapter.r": "of the adapter",
+        "fsdp.reshard_after_forward": "of fsdp",
+        "schedule.warmup_steps": "of the steps",
+        "schedule.warmup_ratio": "of the ratio",
+        "saving.save_steps": "once per epoch",
+        "no.such.field": "of nothing",
+    }
+    full = decision_md.write(decision(recipe(saving=Saving(None, 2, None, 1, "none")), reasons=reasons))
+    for shown, text in ((False, "adapter"), (True, "fsdp"), (True, "the steps"), (False, "the ratio"), (False, "nothing")):
+        assert (f" of {text} |" in full) == shown
+    assert "| once per epoch |" in full
+    lora = decision_md.write(decision(recipe(Strategy.DDP, Method.LORA), reasons=reasons))
+    assert "of the adapter" in lora
+    assert "of fsdp" not in lora
+
+
+def test_the_time_says_how_long_the_run_and_a_sequence_are() -> None:
+    text = decision_md.write(decision())
+    assert "| one sequence | up to 4,096 tokens, 700 on average |" in text
+    assert "| the whole run, 2 epochs | 6.4 min |" in text
+    short = decision_md.write(decision(recipe(max_steps=1500, packing=True)))
+    assert "| one sequence | 4,096 tokens |" in short
+    assert "| the whole run, 1,500 steps | 6.4 min |" in short
+    small, large = dataset("a", rows=100), dataset("b", rows=300)
+    assert small.lengths
+    mixed = (dataclasses.replace(small, lengths=dataclasses.replace(small.lengths, mean=300.0)), large)
+    assert "up to 4,096 tokens, 600 on average" in decision_md.write(decision(recipe(datasets=mixed)))
+    unread = (dataset("x/y", rows=None, lengths=None, local=False),)
+    assert "| one sequence | up to 4,096 tokens |" in decision_md.write(decision(recipe(datasets=unread)))
+
+
+def test_host_memory_and_disk_are_in_gb() -> None:
+    text = decision_md.write(decision())
+    section = text[text.index("## Host memory") : text.index("## What was decided")]
+    assert "| capacity | 768.0 GB |" in section
+    assert "GiB" not in section
 
 
 @given(st.text(max_size=40) | st.just(HOSTILE))
@@ -108,7 +210,8 @@ def test_the_readme_fits_the_recipe(name: str) -> None:
 def test_no_text_becomes_markup(text: str) -> None:
     chosen = recipe(model=text, hardware=text)
     answer = decision(chosen, model=model(id=text, license=text), reasons={"model": text}, warnings=(text,))
-    plain = decision(recipe(), model=model(id="x", license="x"), reasons={"model": "x"}, warnings=("x",))
+    place = "x" if launcher.hub_model(chosen) else "./x"  # the README of a model folder has other lines
+    plain = decision(recipe(model=place), model=model(id="x", license="x"), reasons={"model": "x"}, warnings=("x",))
     for write in (decision_md.write, lambda d: readme_md.write(d, ("axolotl.yaml",))):
         lines, expected = write(answer).splitlines(), write(plain).splitlines()
         assert len(lines) == len(expected)

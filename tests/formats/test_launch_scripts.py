@@ -293,9 +293,34 @@ def test_slurm_reads_the_rank_inside_srun(tmp_path: Path) -> None:
         launched(20123, "0", "n1"),
         launched(20123, "1", "n1"),
     ]
+
+
+def test_a_requeued_job_resumes_when_there_is_a_checkpoint_and_keeps_its_arguments(tmp_path: Path) -> None:
+    project = Project(tmp_path, recipe(Strategy.FSDP2_HYBRID, nodes=2))
+    project.stub("scontrol", "#!/bin/sh\nprintf 'n1\\nn2\\n'\n")
+    project.stub(
+        "srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_NODEID=0 exec "$@"\n'
+    )
+    job = {"SLURM_SUBMIT_DIR": str(project.folder), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "20123"}
+    job["SLURM_RESTART_COUNT"] = "1"
+    own, started = ["--", "--learning-rate", "1 $(x)"], launched(20123, "0", "n1")
+    assert project.run(*own, script="launch.slurm", **job) == (0, "")  # stopped before the first checkpoint
+    assert project.calls("accelerate")[-1] == [*started, *own[1:]]
     (project.folder / "outputs" / "checkpoint-10").mkdir(parents=True)
-    assert project.run(script="launch.slurm", SLURM_RESTART_COUNT="1", **job)[0] == 0
-    assert project.calls("accelerate")[-1][-1] == "--auto_resume_from_checkpoints=True"
+    latest = "--auto_resume_from_checkpoints=True"
+    for arguments in ([], ["--resume"], ["--resume=outputs/checkpoint-1"]):  # checkpoint-1 is where it first began
+        assert project.run(*arguments, *own, script="launch.slurm", **job) == (0, "")
+        assert project.calls("accelerate")[-1] == [*started, latest, *own[1:]]
+    del job["SLURM_RESTART_COUNT"]
+    assert project.run("--resume=outputs/checkpoint-10", script="launch.slurm", **job) == (0, "")
+    assert project.calls("accelerate")[-1] == [*started, "--resume_from_checkpoint=outputs/checkpoint-10"]
+
+
+def test_a_model_folder_is_read_in_place(tmp_path: Path) -> None:
+    project = Project(tmp_path, recipe(model="/models/base"))
+    assert "ownload" not in (project.folder / "launch.sh").read_text().replace("--download=False", "")
+    assert project.run() == (0, "")
+    assert project.calls("hf") == []
 
 
 def test_slurm_asks_for_whole_nodes() -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from recipegen.formats import lock
-from recipegen.project import create, render
+from recipegen.project import Created, create, render
 from recipegen.project.files import GENERATED
 from recipegen.spec import Decision, RecipegenError, Strategy
 from tests.recipes_for_tests import PINS, dataset, decision, recipe, recipes
@@ -20,7 +20,7 @@ from tests.recipes_for_tests import PINS, dataset, decision, recipe, recipes
 SAMPLES = dict(recipes())
 
 
-def make(folder: Path, answer: Decision | None = None, force: bool = False) -> list[str]:
+def make(folder: Path, answer: Decision | None = None, force: bool = False) -> Created:
     return create(answer or decision(), folder, force, pins=PINS)
 
 
@@ -51,6 +51,7 @@ def test_a_new_project(tmp_path: Path) -> None:
     names = make(tmp_path / "deep" / "demo")
     folder = tmp_path / "deep" / "demo"
     assert sorted(names) == sorted(content(folder))
+    assert names.backups == {}
     assert names[-1] == lock.NAME
     for name in names:
         assert bool((folder / name).stat().st_mode & stat.S_IXUSR) == name.startswith("launch.")
@@ -113,7 +114,9 @@ def test_force_replaces_keeps_and_moves(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     (folder / "outputs").mkdir()
     (folder / "outputs" / "model").write_text("weights")
-    make(folder, changed(), force=True)
+    written = make(folder, changed(), force=True)
+    assert written.backups == {"axolotl.yaml": f"axolotl.yaml.bak-{lock.digest(edited)[:12]}"}
+    assert sorted(written.files) == sorted(render(changed(), pins=PINS))
     backup = folder / f"axolotl.yaml.bak-{lock.digest(edited)[:12]}"
     assert backup.read_bytes() == edited
     assert yaml.safe_load((folder / "axolotl.yaml").read_bytes())["base_model"] == "Qwen/Qwen3-8B"

@@ -177,12 +177,16 @@ def test_adapter_runs_of_one_seed_agree_across_strategies(run_of: RunOf) -> None
     assert fsdp2 == pytest.approx(ddp, abs=0.02)
 
 
-@pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_run_is_the_uninterrupted_one(run_of: RunOf, resumed: RunOf, name: str) -> None:
-    whole, again = run_of(name), resumed(name)
+def assert_same_after_resume(whole: Run, again: Run) -> None:
+    """Every loss and gradient norm after the checkpoint is that of the uninterrupted run."""
     assert again.report["started_at_step"] == CHECKPOINT
     assert list(again.steps()) == list(range(CHECKPOINT + 1, STEPS + 1))
     for step, (loss, grad_norm) in again.steps().items():
         expected_loss, expected_norm = whole.steps()[step]
         assert loss == pytest.approx(expected_loss, abs=1e-6), f"loss of step {step}"
         assert grad_norm == pytest.approx(expected_norm, rel=1e-5), f"gradient norm of step {step}"
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_is_the_uninterrupted_one(run_of: RunOf, resumed: RunOf, name: str) -> None:
+    assert_same_after_resume(run_of(name), resumed(name))

@@ -5,35 +5,66 @@ from __future__ import annotations
 import difflib
 import textwrap
 import typing
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import click
 
 from recipegen.spec import RecipegenError
 
 
+@dataclass(frozen=True)
+class _Entry:
+    kind: str
+    title: str
+    doc: str
+    source: str
+
+
+def _entries() -> dict[str, _Entry]:
+    """The rules of both rooms by id: those on a recipe, and those on its files."""
+    from recipegen.check import check_rules
+    from recipegen.rules import all_rules
+
+    found = {r.id: _Entry(f"{r.severity.value}, {r.family}", r.title, r.doc, r.source) for r in all_rules()}
+    files = {r.id: _Entry(f"files, {r.family}", r.title, " ".join(r.doc.split()), "") for r in check_rules().values()}
+    return dict(sorted({**found, **files}.items()))
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    return [name for name in ("fields", *_entries()) if name.lower().startswith(incomplete.lower())]
+
+
 @click.command()
-@click.argument("what", required=False)
+@click.argument("what", required=False, shell_complete=_complete)
 def explain(what: str | None) -> None:
-    """Explain a rule (RG101), or list the rules, or the fields of --set (`recipegen explain fields`)."""
+    """Explain a rule, or list the rules, or the fields of --set.
+
+    \b
+    Examples:
+      recipegen explain
+      recipegen explain RG101
+      recipegen explain fields
+    """
     if what == "fields":
         _fields()
         return
-    from recipegen.rules import all_rules, find_rule
-
+    entries = _entries()
     if what is None:
-        for rule in all_rules():
-            click.echo(f"{rule.id}  {rule.severity.value:8} {rule.family:11} {rule.title}")
+        for rule_id, entry in entries.items():
+            click.echo(f"{rule_id}  {entry.kind:22} {entry.title}")
         return
-    found = find_rule(what)
+    found = entries.get(what.upper())
     if found is None:
-        near = difflib.get_close_matches(what.upper(), [r.id for r in all_rules()], n=1)
+        near = difflib.get_close_matches(what.upper(), entries, n=1)
         raise RecipegenError(
             f"there is no rule {what!r}", fix=f"Did you mean {near[0]}?" if near else "`recipegen explain` lists them"
         )
-    click.echo(click.style(f"{found.id}: {found.title}", bold=True) + f" ({found.severity.value}, {found.family})")
+    click.echo(click.style(f"{what.upper()}: {found.title}", bold=True) + f" ({found.kind})")
     click.echo(textwrap.fill(found.doc, 100))
-    click.echo(f"Source: {found.source}")
+    if found.source:
+        click.echo(f"Source: {found.source}")
 
 
 def _fields() -> None:

@@ -17,7 +17,8 @@ def merge(
 
     Keys may be dotted (`fsdp_config.offload_params`) or mappings; both reach inside, so one nested key never wipes its
     neighbours. `rivals` maps a passed key to written keys that the trainer refuses beside it: they are left out, unless
-    they were passed too, and the line says so. Raises RecipegenError for a key inside something that is not a mapping and for values YAML cannot hold.
+    they were passed too, and the line says so. Raises RecipegenError for a key inside something that is not a mapping
+    and for values YAML cannot hold.
     """
     merged: dict[str, Any] = copy.deepcopy(dict(written))
     notes: dict[str, str] = {}

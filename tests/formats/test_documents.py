@@ -175,8 +175,9 @@ def test_reasons_are_of_fields_that_the_recipe_has() -> None:
         "no.such.field": "of nothing",
     }
     full = decision_md.write(decision(recipe(saving=Saving(None, 2, None, 1, "none")), reasons=reasons))
-    for shown, text in ((False, "adapter"), (True, "fsdp"), (True, "the steps"), (False, "the ratio"), (False, "nothing")):
-        assert (f" of {text} |" in full) == shown
+    assert "| of fsdp |" in full
+    assert "| of the steps |" in full
+    assert not re.search(r"of the adapter|of the ratio|of nothing", full)
     assert "| once per epoch |" in full
     lora = decision_md.write(decision(recipe(Strategy.DDP, Method.LORA), reasons=reasons))
     assert "of the adapter" in lora

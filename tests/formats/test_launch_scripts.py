@@ -298,9 +298,7 @@ def test_slurm_reads_the_rank_inside_srun(tmp_path: Path) -> None:
 def test_a_requeued_job_resumes_when_there_is_a_checkpoint_and_keeps_its_arguments(tmp_path: Path) -> None:
     project = Project(tmp_path, recipe(Strategy.FSDP2_HYBRID, nodes=2))
     project.stub("scontrol", "#!/bin/sh\nprintf 'n1\\nn2\\n'\n")
-    project.stub(
-        "srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_NODEID=0 exec "$@"\n'
-    )
+    project.stub("srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_NODEID=0 exec "$@"\n')
     job = {"SLURM_SUBMIT_DIR": str(project.folder), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "20123"}
     job["SLURM_RESTART_COUNT"] = "1"
     own, started = ["--", "--learning-rate", "1 $(x)"], launched(20123, "0", "n1")

@@ -92,8 +92,8 @@ def _nowhere(section: str, name: str) -> None:
 def check_together(machine: Machine, *, where: Callable[[str, str], str | None] = _nowhere, prefix: str = "") -> None:
     """Raises RecipegenError where facts that are sound one by one cannot be true together.
 
-    Rates of what is there are not 0 (it would be free), and training is not faster than the vendor's peak. `where` gives
-    the place of a fact by section and name; `prefix` stands before the names of GPU facts.
+    Rates of what is there are not 0 (it would be free), and training is not faster than the vendor's peak. `where`
+    gives the place of a fact by section and name; `prefix` stands before the names of GPU facts.
     """
     node, gpu = machine.node, machine.gpu
     in_use = ["bus_bandwidth_gb_s"] if machine.gpu_count > 1 else []
@@ -104,7 +104,8 @@ def check_together(machine: Machine, *, where: Callable[[str, str], str | None] 
         if name in node and node[name].value < field.min_in_use:
             what = f"{machine.gpu_count} GPUs" if name == "bus_bandwidth_gb_s" else "nvme_gb above 0"
             raise RecipegenError(
-                f"{name} is {shown(node[name].value)}; with {what} it must be at least {field.min_in_use:g} ({field.about})",
+                f"{name} is {shown(node[name].value)}; with {what} it must be at least {field.min_in_use:g} "
+                f"({field.about})",
                 where=where("node", name),
             )
     training, spec = gpu["training_tflops"], gpu["spec_tflops"]

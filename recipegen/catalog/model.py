@@ -147,7 +147,8 @@ def all_models() -> Iterator[ModelSpec]:
 def describe(name: str) -> dict[str, Any]:
     """Everything known of a model as JSON values: the ModelSpec's fields (`unconfirmed` with them) and the sources.
 
-    A catalogue model has a source of its shape and one of its parameter count; any other the file it was read from.
+    A catalogue model has a source of its shape and, unless `unconfirmed`, one of its parameter count; any other model
+    has the place it was read from.
     """
     spec = load_model(name)
     facts = {key: value for key, value in asdict(spec).items() if key != "source"}

@@ -91,7 +91,9 @@ def run(args: Sequence[str] | None = None) -> int:
     """The exit code of a command line; prints at most one line on stderr for an expected error."""
     try:
         os.getcwd()
-        result = cli.main(args=list(args) if args is not None else None, prog_name="recipegen", standalone_mode=False)
+        result = cli.main(
+            args=list(args) if args is not None else None, prog_name="recipegen", standalone_mode=False, color=_colour()
+        )
     except RecipegenError as error:
         return _complain(str(error), error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -119,8 +121,13 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _colour() -> bool | None:
+    """None: on a terminal only; False where NO_COLOR is set (https://no-color.org)."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
 def _complain(text: str, code: int) -> int:
-    click.echo(click.style("error: ", fg="red", bold=True) + text, err=True)
+    click.echo(click.style("error: ", fg="red", bold=True) + text, err=True, color=_colour())
     return code
 
 

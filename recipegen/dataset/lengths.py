@@ -129,8 +129,8 @@ def loss_report(
         bound = longest_completion(sequence_len)
         pieces = f"{bound // sequence_len} pieces of {sequence_len} tokens"
         message = (
-            f"{tokens_lost} tokens ({tokens_share:.2%}) are not trained on: the trainer cuts a long row into pieces and "
-            f"keeps the first {pieces} ({bound} tokens) of each row"
+            f"{tokens_lost} tokens ({tokens_share:.2%}) are not trained on: the trainer cuts a long row into pieces "
+            f"and keeps the first {pieces} ({bound} tokens) of each row"
             if tokens_lost
             else f"no tokens are lost: rows longer than {sequence_len} tokens are cut into pieces"
         )

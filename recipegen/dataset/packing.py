@@ -86,7 +86,8 @@ def steps_per_epoch(
 
     `rows` are the rows trained on (without validation rows); `global_batch` is in sequences. Rows longer than the
     sequence are dropped, or cut into pieces where `cuts_long_rows` (completion data; at most 64 pieces of a row, as in
-    loss_report). Without lengths every row counts as one sequence. A last step of a packed epoch that is not full is counted, though Axolotl may leave it out.
+    loss_report). Without lengths every row counts as one sequence. A last step of a packed epoch that is not full is
+    counted, though Axolotl may leave it out.
     """
     if lengths is None:
         return max(math.ceil(rows / global_batch), 1)

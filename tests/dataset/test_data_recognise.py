@@ -132,9 +132,11 @@ def test_a_missing_file_names_its_neighbours(model: ModelSpec, write: Callable[.
         measure(tmp_path, model=model)
 
 
-@pytest.mark.parametrize("url", ["https://x.y/z.jsonl", "HTTP://x.y/z", "s3://b/k.csv", "file:///tmp/a.jsonl", "hf://a/b"])
+@pytest.mark.parametrize(
+    "url", ["https://x.y/z.jsonl", "HTTP://x.y/z", "s3://b/k.csv", "file:///tmp/a.jsonl", "hf://a/b"]
+)
 def test_a_url_is_not_read(url: str, model: ModelSpec) -> None:
-    with pytest.raises(RecipegenError, match="is a URL, and data is not read from URLs. Download the file") as caught:
+    with pytest.raises(RecipegenError, match=r"is a URL, and data is not read from URLs\. Download the file") as caught:
         measure(url, model=model)
     assert url in str(caught.value)
 

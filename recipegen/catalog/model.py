@@ -6,6 +6,7 @@ A catalogue name opens one file, never all: the file's name is the model's id wi
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -155,4 +156,5 @@ def describe(name: str) -> dict[str, Any]:
     facts["qk_norm"] = spec.qk_norm.value
     read_from = [{"what": "shape", "url": spec.source}] if spec.source else []
     facts["sources"] = [dict(source) for source in sources(spec.id)] or read_from
-    return facts
+    described: dict[str, Any] = json.loads(json.dumps(facts))  # tuples as lists: what a reader of the JSON gets
+    return described

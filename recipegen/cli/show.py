@@ -42,7 +42,8 @@ def decision(
         document = as_json(decision, command)
         if command == "new":
             document["folder"] = str(folder) if written else None
-            document["files"] = written or []
+            document["files"] = list(written or [])
+            document["backups"] = dict(getattr(written, "backups", {}))
             document["validation"] = validation or []
         click.echo(json.dumps(document, indent=2))
     else:
@@ -258,6 +259,8 @@ def _written(
         return
     yield ""
     yield click.style(f"Wrote {folder}/", bold=True) + "  " + ", ".join(written)
+    for name, kept in getattr(written, "backups", {}).items():
+        yield f"  {name} was edited: your version is kept as {kept}"
     for line in validation or []:
         yield from _wrap(line if line.startswith("not run") else f"validated: {line}", "  ")
     yield f"Next: cd {folder} && ./launch.sh"

@@ -104,20 +104,6 @@ _CONSTANT = {
     "dp_shard_size": "shard inside a node",
     "dp_replicate_size": "replicate across nodes: only gradients cross the network",
 }
-# A key that is passed through -> keys of ours that Axolotl refuses beside it (check_saves, check_evals, check_warmup,
-# check_gas_bsz, check_val_w_test_datasets) or that would win over it (_configure_save_and_eval_strategy).
-_RIVALS: dict[str, tuple[str, ...]] = {
-    "warmup_steps": ("warmup_ratio",),
-    "warmup_ratio": ("warmup_steps",),
-    "save_steps": ("save_strategy",),
-    "saves_per_epoch": ("save_steps", "save_strategy"),
-    "save_strategy": ("save_steps",),
-    "eval_steps": ("eval_strategy",),
-    "evals_per_epoch": ("eval_steps", "eval_strategy"),
-    "eval_strategy": ("eval_steps",),
-    "batch_size": ("gradient_accumulation_steps",),
-    "test_datasets": ("val_set_size",),
-}
 _LOGGERS = ("tensorboard", "wandb", "trackio", "mlflow")
 
 
@@ -128,16 +114,9 @@ def write(recipe: Recipe, model: ModelSpec, reasons: Mapping[str, str]) -> str:
     """
     written = values(recipe)
     notes = _reasons(written, reasons)
-    passed = recipe.passthrough.get("axolotl", {})
-    merged, seen = merge(written, passed, _rivals(passed))
+    merged, seen = merge(written, recipe.passthrough.get("axolotl", {}))
     document = Document(merged, {**notes, **seen})
     return render("axolotl.yaml.j2", doc=document, recipe=recipe, model=model, passed=sorted(seen))
-
-
-def _rivals(passed: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Keys of ours to leave out, by the passed key that rules them out. `steps` is the strategy of our *_steps."""
-    by_steps = {key for key in ("save_strategy", "eval_strategy") if passed.get(key) == "steps"}
-    return {key: ours for key, ours in _RIVALS.items() if passed.get(key) not in (None, []) and key not in by_steps}
 
 
 def _reasons(written: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, str]:

@@ -10,24 +10,16 @@ from recipegen.formats.scalars import scalar
 from recipegen.spec import RecipegenError
 
 
-def merge(
-    written: Mapping[str, Any], passed: Mapping[str, Any], rivals: Mapping[str, tuple[str, ...]] | None = None
-) -> tuple[dict[str, Any], dict[str, str]]:
+def merge(written: Mapping[str, Any], passed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """`passed` laid over `written`, and for each key that was set a line that says what it replaced.
 
     Keys may be dotted (`fsdp_config.offload_params`) or mappings; both reach inside, so one nested key never wipes its
-    neighbours. `rivals` maps a passed key to written keys that the trainer refuses beside it: they are left out, unless
-    they were passed too, and the line says so. Raises RecipegenError for a key inside something that is not a mapping
-    and for values YAML cannot hold.
+    neighbours. Raises RecipegenError for a key inside something that is not a mapping and for values YAML cannot hold.
     """
     merged: dict[str, Any] = copy.deepcopy(dict(written))
     notes: dict[str, str] = {}
     for name, value in passed.items():
         _put(merged, str(name).split("."), value, (), notes)
-    for name, others in (rivals or {}).items():
-        for other in others:
-            if other in merged and other not in passed:
-                notes[name] += f"; it replaces {other}: {scalar(merged.pop(other))}"
     return merged, notes
 
 

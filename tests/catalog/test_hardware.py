@@ -196,7 +196,7 @@ def test_the_description_is_plain_json() -> None:
 
 
 def test_planning_rates_of_the_boxes() -> None:
-    """Measured with nccl-tests elsewhere; hosts and rates as docs/hardware.md lists them."""
+    """Measured with nccl-tests elsewhere; hosts and rates as the catalogue derives them."""
     pro = load_cluster("kentino-8x-rtx-pro-6000").node
     assert (pro.bus_bandwidth_gb_s, pro.all_gather_gb_s, pro.reduce_scatter_gb_s) == (24.7, 23.0, 23.6)
     assert load_cluster("kentino-4x-rtx-pro-6000-max-q").node.bus_bandwidth_gb_s == 26.4

@@ -198,7 +198,8 @@ def test_a_description_is_json() -> None:
 
 def test_a_description_has_both_sources_or_says_that_the_count_is_unconfirmed() -> None:
     for name in model_names():
-        facts = json.loads(json.dumps(describe(name)))
+        facts = describe(name)
+        assert json.loads(json.dumps(facts)) == facts
         counted = set() if facts["unconfirmed"] else {"parameters"}
         assert {source["what"] for source in facts["sources"]} == {"shape"} | counted, name
         assert all(source["url"].startswith("https://") for source in facts["sources"]), name

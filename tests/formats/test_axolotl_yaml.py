@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recipegen.formats import axolotl
 from recipegen.formats.passthrough import merge
-from recipegen.spec import LossKernel, Method, Recipe, RecipegenError, Saving, Schedule, Strategy
+from recipegen.spec import LossKernel, Method, Recipe, RecipegenError, Saving, Strategy
 from tests.recipes_for_tests import LINEAR, REASONS, dataset, model, recipe, recipes
 
 SAMPLES = dict(recipes())
@@ -175,45 +175,6 @@ def test_a_passthrough_key_replaces_ours_visibly() -> None:
     assert (loaded["learning_rate"], loaded["new_key"]) == (3e-5, [1])
     assert "recipegen would have written 1.0e-05" in text
     assert text.count("learning_rate:") == 1
-
-
-@pytest.mark.parametrize(
-    ("passed", "gone"),
-    [
-        ({"warmup_ratio": 0.1}, {"warmup_steps"}),
-        ({"save_steps": 50}, {"save_strategy"}),
-        ({"saves_per_epoch": 4}, {"save_strategy"}),
-        ({"eval_steps": 50}, {"eval_strategy"}),
-        ({"evals_per_epoch": 2}, {"eval_strategy"}),
-        ({"batch_size": 32}, {"gradient_accumulation_steps"}),
-        ({"test_datasets": [{"path": "x"}]}, {"val_set_size"}),
-        ({"save_steps": 50, "save_strategy": "steps"}, set()),
-        ({"save_steps": None, "test_datasets": []}, set()),
-    ],
-)
-def test_a_passthrough_key_displaces_what_axolotl_refuses_beside_it(passed: dict[str, Any], gone: set[str]) -> None:
-    chosen = recipe(val_set_size=200.0, saving=Saving(None, 2, None, 1, "none"))
-    ours = axolotl.values(chosen)
-    text = axolotl.write(dataclasses.replace(chosen, passthrough={"axolotl": passed}), model(), REASONS)
-    loaded = yaml.safe_load(text)
-    assert {key: loaded[key] for key in passed} == passed
-    assert set(ours) - set(loaded) == gone
-    comments = " ".join(" ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#")).split())
-    for key in gone:
-        assert f"it replaces {key}: {ours[key]}" in comments
-
-
-def test_a_strategy_displaces_our_steps_unless_it_is_steps() -> None:
-    chosen = recipe(val_set_size=200.0, saving=Saving(100, 2, 50, 1, "none"))
-    for key, ours in (("save", "save_steps"), ("eval", "eval_steps")):
-        by_epoch = {"axolotl": {f"{key}_strategy": "epoch"}}
-        by_steps = {"axolotl": {f"{key}_strategy": "steps"}}
-        assert ours not in reread(dataclasses.replace(chosen, passthrough=by_epoch))
-        assert ours in reread(dataclasses.replace(chosen, passthrough=by_steps))
-        per_epoch = reread(dataclasses.replace(chosen, passthrough={"axolotl": {f"{key}s_per_epoch": 2}}))
-        assert ours not in per_epoch
-    ratio = recipe(schedule=Schedule(1e-5, "cosine", None, 0.03), passthrough={"axolotl": {"warmup_steps": 0}})
-    assert "warmup_ratio" not in reread(ratio)  # Axolotl would take the ratio when the steps are 0
 
 
 def test_passthrough_reaches_inside_without_wiping_neighbours() -> None:

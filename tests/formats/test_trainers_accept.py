@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from recipegen.formats import accelerate, axolotl, deepspeed
-from recipegen.spec import Recipe, Saving
-from tests.recipes_for_tests import model, recipe, recipes
+from recipegen.spec import Recipe
+from tests.recipes_for_tests import model, recipes
 
 pytestmark = pytest.mark.stack
 
@@ -71,31 +71,6 @@ def test_axolotl_takes_every_key(name: str) -> None:
             assert made[key] == value, key
     for ours, theirs in zip(written["datasets"], made["datasets"], strict=True):
         assert {key: theirs.get(key) for key in ours} == ours
-
-
-@pytest.mark.parametrize(
-    ("steps", "passed"),
-    [
-        (None, {"warmup_ratio": 0.1}),
-        (None, {"save_steps": 50}),
-        (100, {"saves_per_epoch": 4}),
-        (100, {"save_strategy": "epoch"}),
-        (None, {"eval_steps": 50}),
-        (100, {"evals_per_epoch": 2}),
-        (None, {"evals_per_epoch": 2}),
-        (100, {"eval_strategy": "epoch"}),
-        (None, {"batch_size": 128}),
-        (None, {"test_datasets": [{"path": "x.jsonl", "ds_type": "json", "type": "alpaca", "split": "train"}]}),
-    ],
-)
-def test_axolotl_takes_a_passed_key_of_an_exclusive_pair(steps: int | None, passed: dict[str, Any]) -> None:
-    chosen = recipe(val_set_size=200.0, saving=Saving(steps, 2, steps, 1, "none"), passthrough={"axolotl": passed})
-    _, made = validated(chosen)
-    assert set(passed) <= set(made)
-    with pytest.raises(ValueError, match=r"exclusive|mismatch|only one|must be empty|should not be used"):
-        validate(
-            {**axolotl.values(chosen), **passed}, 8
-        )  # beside our key it is refused: the list is not longer than needed
 
 
 def test_the_check_notices_a_dropped_key() -> None:

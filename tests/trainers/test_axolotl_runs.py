@@ -21,9 +21,10 @@ pytestmark = pytest.mark.run
 
 RunOf = Callable[[str], Run]
 TORCH = {Dtype.FP32: "float32", Dtype.BF16: "bfloat16"}
-# Largest minus smallest mean of the last three losses over seeds 41 to 44, with everything else equal: 0.047 for the
-# full fine-tune, 0.045 for LoRA. Measured again by test_seed_spread (long). Seeds change the order of the data.
-SPREAD_OVER_SEEDS = 0.08
+# Largest minus smallest mean of the last three losses over seeds 41 to 44, with everything else equal (a seed changes
+# the order of the data, and the adapter): 0.027 for llama-single-full, 0.005 for qwen3-single-lora. Rounded up;
+# measured again by test_seed_spread (long).
+SPREAD_OVER_SEEDS = 0.03
 FULL = [name for name, case in CASES.items() if case.method == "full"]
 RESUMED = ["qwen3-single-lora", "llama-fsdp2-full", "qwen3-fsdp2-lora", "llama-hybrid-full"]
 

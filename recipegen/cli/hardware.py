@@ -7,6 +7,7 @@ import json
 import click
 
 from recipegen import __version__
+from recipegen.cli.options import complete, complete_hardware
 
 
 @click.group()
@@ -31,7 +32,7 @@ def list_hardware(output: str) -> None:
 
 
 @hardware.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete(complete_hardware))
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show_hardware(name: str, output: str) -> None:
     """One profile: every number with its mark (measured, spec, derived) and source."""

@@ -7,6 +7,7 @@ import json
 import click
 
 from recipegen import __version__
+from recipegen.cli.options import complete, complete_model
 
 
 @click.group()
@@ -33,7 +34,7 @@ def list_models(output: str) -> None:
 
 
 @models.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete(complete_model))
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show_model(name: str, output: str) -> None:
     """One model: shape, parameters, sources. NAME may also be a folder or a Hub id."""

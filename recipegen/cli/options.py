@@ -22,51 +22,55 @@ _TRAINERS = ["axolotl", "accelerate"]
 _FILES = ("axolotl", "accelerate", "deepspeed")
 
 
-def _complete(names: Callable[[], list[str]]) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+def _starting(names: list[str], incomplete: str) -> list[str]:
+    return [n for n in names if n.lower().startswith(incomplete.lower())]
+
+
+def complete(names: Callable[[str], list[str]]) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    def matches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
-        items: list[Any] = [CompletionItem(n) for n in names() if n.lower().startswith(incomplete.lower())]
+        items: list[Any] = [CompletionItem(n) for n in names(incomplete)]
         return [*items, CompletionItem(incomplete, type="file")] if incomplete.startswith((".", "/", "~")) else items
 
-    return complete
+    return matches
 
 
-def _models() -> list[str]:
-    from recipegen.catalog import model_names
+def complete_model(incomplete: str) -> list[str]:
+    from recipegen.catalog import complete_models
 
-    return model_names()
+    return complete_models(incomplete)
 
 
-def _hardware() -> list[str]:
+def complete_hardware(incomplete: str) -> list[str]:
     from recipegen.catalog import hardware_names
 
-    return hardware_names()
+    return _starting(hardware_names(), incomplete)
 
 
-def _networks() -> list[str]:
+def _networks(incomplete: str) -> list[str]:
     from recipegen.catalog import network_names
 
-    return network_names()
+    return _starting(network_names(), incomplete)
 
 
-def _fields() -> list[str]:
+def _fields(incomplete: str) -> list[str]:
     from recipegen.decide import field_types
 
-    return [f"{path}=" for path in field_types()]
+    return _starting([f"{path}=" for path in field_types()], incomplete)
 
 
 _OPTIONS = (
-    click.option("--model", metavar="ID|DIR", shell_complete=_complete(_models),
+    click.option("--model", metavar="ID|DIR", shell_complete=complete(complete_model),
                  help="A model of the catalogue (`recipegen models list`), a folder with a config.json, or a Hub id."),
     click.option("--dataset", multiple=True, metavar="FILE|ID",
                  help="JSONL, JSON, CSV or Parquet file, or a Hub id. May be repeated."),
     click.option("--dataset-format", default="auto", show_default=True, metavar="FORMAT",
                  help="auto, alpaca, messages, sharegpt, completion or input_output."),
-    click.option("--hardware", metavar="NAME|FILE", shell_complete=_complete(_hardware),
+    click.option("--hardware", metavar="NAME|FILE", shell_complete=complete(complete_hardware),
                  help="A profile (`recipegen hardware list`), e.g. kentino-8x-rtx-5090 or 4x-l40s, or your own YAML."),
     click.option("--nodes", type=click.IntRange(1, 64), help="Machines of that profile.  [default: 1]"),
-    click.option("--network", metavar="NAME", shell_complete=_complete(_networks),
+    click.option("--network", metavar="NAME", shell_complete=complete(_networks),
                  help="Between the machines: tcp-25, roce-25, roce-100, ib-hdr, ib-ndr.  [default: none]"),
     click.option("--hardware-override", "overrides", multiple=True, metavar="KEY=VALUE",
                  help="What differs on your machine: host_ram_gib, nvme_gb, sockets, ... May be repeated."),
@@ -79,7 +83,7 @@ _OPTIONS = (
     click.option("--learning-rate", type=float, help="Peak learning rate."),
     click.option("--trainer", type=click.Choice(_TRAINERS), help="Who trains.  [default: axolotl]"),
     click.option("--model-revision", metavar="REV", help="Commit or tag of the model on the Hub."),
-    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", shell_complete=_complete(_fields),
+    click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", shell_complete=complete(_fields),
                  help="Hold any field of the recipe, e.g. --set strategy=ddp, --set optimizer=adamw_torch_fused; "
                  "axolotl.KEY=VALUE, accelerate.KEY=VALUE and deepspeed.KEY=VALUE pass a trainer's own key on. "
                  "`recipegen explain fields` lists the fields."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,16 @@ from typing import Any
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.catalog.stack import Stack
-from recipegen.dataset import end_of_turn, loss_report, propose_sequence_len, steps_per_epoch, together, validation_rows
+from recipegen.dataset import (
+    chat_templates,
+    end_of_turn,
+    loss_report,
+    propose_sequence_len,
+    steps_per_epoch,
+    together,
+    token_exists,
+    validation_rows,
+)
 from recipegen.estimate.parameters import linear_modules, unknown_targets
 from recipegen.spec import Cluster, DataFormat, DatasetSpec, Lengths, ModelSpec, RecipegenError, Request
 
@@ -88,6 +98,7 @@ def settle(
     eot_notes: tuple[str, ...] = ()
     if any(d.format in (DataFormat.MESSAGES, DataFormat.SHAREGPT) for d in datasets):
         template, eot, eot_notes = end_of_turn(model, _tokenizer_folder(request.model))
+        _check_chat_pins(model, _tokenizer_folder(request.model), pins)
         if "chat_template" in pins:
             datasets = tuple(_with_template(d, pins["chat_template"]) for d in datasets)
     validation = _validation(rows, pins)
@@ -125,6 +136,19 @@ def _validation(rows: int | None, pins: Mapping[str, Any]) -> int:
     if pinned is None:
         return validation_rows(rows) if rows else 0
     return int(pinned) if pinned > 1 else round(pinned * (rows or 0))
+
+
+def _check_chat_pins(model: ModelSpec, tokenizer: str | None, pins: Mapping[str, Any]) -> None:
+    template = pins.get("chat_template")
+    if template is not None and template not in chat_templates():
+        near = difflib.get_close_matches(template, chat_templates(), n=3)
+        raise RecipegenError(
+            f"chat_template {template!r} is not one that Axolotl knows",
+            fix=f"Did you mean {', '.join(near)}?" if near else "tokenizer_default takes the model's own",
+        )
+    for token in pins.get("eot_tokens", ()):
+        if token_exists(model, tokenizer, token) is False:
+            raise RecipegenError(f"eot_tokens: {token!r} is not one token of {model.id}")
 
 
 def _with_template(data: DatasetSpec, template: str | None) -> DatasetSpec:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from recipegen.dataset import steps_per_epoch as dataset_steps
 from recipegen.dataset import together
+from recipegen.dataset.lengths import longest_completion
 from recipegen.spec import DataFormat, DatasetSpec, Lengths, Recipe
 
 
@@ -23,6 +24,10 @@ def _kept(data: DatasetSpec, recipe: Recipe) -> Training | None:
     if rows is None or lengths is None or not lengths.rows_measured:
         return None
     scale = rows / lengths.rows_measured
+    if data.format is DataFormat.COMPLETION:  # long rows are cut into pieces
+        longest = longest_completion(recipe.sequence_len)
+        kept = sum(min(t, r * longest) for _, r, t in lengths.histogram)
+        return Training(rows, kept * scale, min(lengths.p99, recipe.sequence_len))
     long_rows = lengths.rows_longer_than(recipe.sequence_len) * scale
     tokens = lengths.mean * rows
     beyond = lengths.tokens_beyond(recipe.sequence_len) * scale

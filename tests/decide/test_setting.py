@@ -7,7 +7,7 @@ import pytest
 
 from recipegen.catalog import load_model
 from recipegen.dataset.measure import measure
-from recipegen.spec import DatasetSpec, Decision
+from recipegen.spec import DatasetSpec, Decision, RecipegenError
 
 Solve = Callable[..., Decision]
 CHAT = Path(__file__).parents[2] / "examples/support-chat.jsonl"
@@ -47,3 +47,8 @@ def test_lost_rows_are_reported_and_a_longer_sequence_is_asked_for(solve: Solve,
 def test_the_end_of_the_turn_is_named(solve: Solve, chat: DatasetSpec) -> None:
     d = solve("Llama-3.1-8B-Instruct", "kentino-8x-rtx-5090", datasets=(chat,))
     assert d.recipe.eot_tokens == ("<|eot_id|>",)
+
+
+def test_a_template_that_axolotl_does_not_know_is_refused(solve: Solve, chat: DatasetSpec) -> None:
+    with pytest.raises(RecipegenError, match="chatml"):
+        solve("Llama-3.1-8B-Instruct", "kentino-8x-rtx-5090", datasets=(chat,), pins={"chat_template": "chatlm"})

@@ -94,7 +94,8 @@ def _changes(s: Setting, chosen: Scored) -> Iterator[tuple[str, Setting, Method 
         (int(c) for c in training_defaults()["sequence_len"]["choices"] if int(c) < s.sequence_len), default=0
     )
     if shorter and chosen.estimate.gpu.verdict is not Verdict.FITS:
-        yield f"--sequence-len {shorter}", replace(s, sequence_len=shorter), method
+        kept = {k: v for k, v in s.pins.items() if k != "sequence_len"}
+        yield f"--sequence-len {shorter}", replace(s, sequence_len=shorter, pins=kept), method
     for name, nodes in _larger_boxes():
         if name == s.request.hardware and nodes <= s.cluster.nodes:
             continue

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from recipegen.spec import RecipegenError, Request, Strategy
+from recipegen.spec import RecipegenError, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,8 +90,6 @@ _OPTIONS = (
     click.option("--recipe", "recipe_file", type=click.Path(), metavar="FILE",
                  help="Start from a recipe.yaml; the command line wins over it."),
 )  # fmt: skip
-
-STRATEGIES = ", ".join(s.value for s in Strategy)
 
 
 def request_options(function: F) -> F:

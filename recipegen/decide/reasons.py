@@ -8,7 +8,7 @@ from recipegen.catalog.defaults import training_defaults
 from recipegen.decide.search import Scored
 from recipegen.decide.setting import Setting
 from recipegen.spec import Dtype, LossKernel, Method, PrecisionLabel, Strategy
-from recipegen.spec.units import gb, gib, seconds
+from recipegen.spec.units import gb, gib
 
 
 def reasons(s: Setting, chosen: Scored, others: Sequence[Scored]) -> dict[str, str]:
@@ -207,9 +207,3 @@ def _loss(s: Setting, chosen: Scored) -> str:
     if r.loss_kernel is LossKernel.CHUNKED_UPCAST:
         return f"upcasts the logits in chunks; no fused linear loss was measured on {s.cluster.gpu.compute_capability}"
     return "the model's own loss"
-
-
-def explain_time(chosen: Scored) -> str:
-    """`41.2 s per step, 12,700 tokens/s, bound by ...`."""
-    t = chosen.estimate.time
-    return f"{seconds(t.step_s)} per step, {t.tokens_per_s:,.0f} tokens/s, bound by {t.bound_by}"

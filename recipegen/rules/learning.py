@@ -45,7 +45,8 @@ def second_moment_does_not_drift(context: Context) -> Iterator[tuple[str, str]]:
     """A bf16 second moment at beta2 0.999 cannot fall: each step's change is below its rounding. After a tenfold fall
     of the gradient it stays several times too large and the steps too small."""
     r = context.recipe
-    if r.precision.states is Dtype.BF16 and r.optimizer.beta2 > 0.995:
+    limit = float(training_defaults()["learning"]["bf16_states_max_beta2"])
+    if r.precision.states is Dtype.BF16 and r.optimizer.beta2 > limit:
         yield f"beta2 {r.optimizer.beta2:g} with bf16 states drifts", "--set optimizer.beta2=0.99"
 
 
@@ -91,5 +92,6 @@ def learning_rate_suits_the_method(context: Context) -> Iterator[str]:
     """Adapters want about ten times the rate of a full fine-tune; a full fine-tune at an adapter's rate diverges or
     forgets."""
     r = context.recipe
-    if not r.method.is_adapter and r.schedule.learning_rate >= 2e-4:
+    limit = float(training_defaults()["learning"]["full_max_learning_rate"])
+    if not r.method.is_adapter and r.schedule.learning_rate >= limit:
         yield f"learning rate {r.schedule.learning_rate:g} is an adapter's; full fine-tunes use 5e-6 to 2e-5"

@@ -14,8 +14,6 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 @pytest.mark.parametrize("script", ["gen_axolotl_schema.py", "gen_deepspeed_schema.py"])
 def test_the_schema_is_as_generated(script: str) -> None:
-    if "deepspeed" in script:
-        pytest.importorskip("deepspeed", reason="the deepspeed extra is not installed")
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / script), "--check"], capture_output=True, text=True, check=False, timeout=300
     )

@@ -174,7 +174,7 @@ def test_parquet_errors(model: ModelSpec, write: Callable[..., Path], monkeypatc
 
 
 def test_a_broken_parquet_file_and_a_bad_row(model: ModelSpec, write: Callable[..., Path], tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     assert "not a readable Parquet file" in refusal(write("d.parquet", b"PAR1" + b"x" * 100), model)

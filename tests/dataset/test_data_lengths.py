@@ -214,7 +214,6 @@ def test_a_template_costs_tokens_for_every_turn(model: ModelSpec, write: Callabl
 def test_the_models_own_tokenizer_counts_where_it_is_at_hand(
     model: ModelSpec, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tokenizers")
     path = write("d.jsonl", [{"text": "The capital of Norway is Oslo."}])
     hub = tmp_path / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))

@@ -61,7 +61,6 @@ def test_a_config_alone_knows_only_the_tokens_it_lists(model: ModelSpec, tmp_pat
 
 
 def test_a_vocabulary_decides(model: ModelSpec, tmp_path: Path) -> None:
-    pytest.importorskip("tokenizers")
     vocabulary = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
                   "merges": ["a b"]}}  # fmt: skip
     folder = written(tmp_path / "m", tokenizer_config=CONFIG, tokenizer=vocabulary)

@@ -50,7 +50,6 @@ def test_only_the_listed_attributes_differ() -> None:
 
 @pytest.mark.long
 def test_deepspeed_adds_one_attribute() -> None:
-    pytest.importorskip("deepspeed")
     assert changed("deepspeed") == {"deepspeed": sorted([*PARALLEL, ZERO_STEP])}
 
 

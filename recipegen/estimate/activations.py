@@ -14,8 +14,8 @@ from recipegen.spec import AttentionMemory
 
 
 def residual_width(x: Symbols) -> float:
-    """r: bytes per element of the residual stream; fp32 embeddings make it fp32 under autocast."""
-    return 4.0 if x.autocast and (x.fp32_parameters or x.embeddings_fp32) else x.c
+    """r: bytes per element of the residual stream; fp32 embeddings make it fp32 outside FSDP."""
+    return 4.0 if (x.autocast and x.fp32_parameters) or x.embeddings_fp32 else x.c
 
 
 def attention_saved(x: Symbols) -> float:
@@ -33,6 +33,15 @@ def attention_mask(x: Symbols) -> float:
     return 0.0 if x.attention is AttentionMemory.FLASH else 2.0 * x.T * x.s
 
 
+def adapter_inputs(x: Symbols) -> float:
+    """Per token and layer: the inputs that adapters keep, in copies of their own or shared."""
+    a, on = x.shape, x.adapted
+    if x.own_copy:
+        return x.own_copy * on.inputs
+    down = a.F if on.down else 0
+    return x.c * (a.H * on.attention_input + a.H * on.mlp_input + down)
+
+
 def saved_per_token(x: Symbols) -> float:
     """a_full: bytes per token that one layer keeps when nothing is recomputed."""
     a = x.shape
@@ -43,8 +52,7 @@ def saved_per_token(x: Symbols) -> float:
         if a.qk_norm and not x.autocast:
             kept += 6 * a.q + 6 * a.kv
     else:
-        copies = 10 * a.H + 2 * a.q if x.autocast else 4 * a.H  # each adapter keeps its own cast copy of its input
-        kept = 4 * a.H * a.norms + copies + attention + (6 if a.E else 8) * F_k
+        kept = 4 * a.H * a.norms + adapter_inputs(x) + attention + 6 * F_k
         if a.qk_norm:
             kept += 4 * a.q + 4 * a.kv
     if a.E and not (x.full and x.autocast):
@@ -86,6 +94,20 @@ def offloaded(x: Symbols) -> float:
     return x.T * per_layer * x.shape.L
 
 
+def _adapter_mlp_backward(x: Symbols) -> float:
+    """Per token: gradients inside a frozen MLP beside what the layer has saved, by where adapters sit."""
+    a, on = x.shape, x.adapted
+    F_k = a.F * a.k
+    after = 4 * a.H if a.norms >= 4 else 0  # a norm after the MLP, whose input is gone by then
+    if on.down:
+        own = 6 * F_k + 10 * a.H if x.own_copy else 4 * F_k + 2 * a.H
+        return own + after
+    plain = 6 * F_k + 2 * a.H - after
+    if on.mlp_input and x.own_copy:
+        return max(plain, 4 * F_k + 10 * a.H)
+    return plain
+
+
 def working_set(x: Symbols) -> float:
     """The larger of two moments of one layer's backward: inside the MLP (mid), and at the attention and input norm
     (end), where the weight gradients of the whole layer are alive."""
@@ -96,10 +118,7 @@ def working_set(x: Symbols) -> float:
         mid += 3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F
         end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + x.c * a.P_l
     else:
-        casts = 2 * F_k + 8 * a.H + 2 * a.q if x.autocast else 0  # inputs of the adapters, cast once more
-        per_token = 12 * F_k + 20 * a.H + attention + casts
-        per_token += (4 * a.H if a.norms >= 4 else 0) + (4 * a.q + 4 * a.kv if a.qk_norm else 0)
-        mid = x.T * per_token
+        mid = x.T * (saved_per_token(x) + _adapter_mlp_backward(x))
         end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv)
     if x.attention is AttentionMemory.EAGER:
         # softmax backward: fp32 probabilities, their gradient, the result, and bf16 copies, s x s per head

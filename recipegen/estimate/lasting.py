@@ -24,14 +24,10 @@ LASTING = frozenset(
     }
 )
 
-# NF4 with double quantisation: one uint8 absmax per 64 weights, one fp32 per 256 of those (bitsandbytes Linear4bit).
-ABSMAX_BYTES_PER_PARAMETER = 1 / 64 + 4 / (64 * 256)
-
-
 def stored_parameter_bytes(x: Symbols) -> float:
     """All base parameters as one process would hold them, unsharded, without quantisation constants."""
     N, Q = x.shape.N, x.shape.Q if x.quantised else 0
-    return x.p * (N - Q) + Dtype.NF4.bytes * Q + (Dtype.FP32.bytes - x.p) * x.n_fp32
+    return x.p * (N - Q) + x.packed * Q + (Dtype.FP32.bytes - x.p) * x.n_fp32
 
 
 def parameter_bytes(x: Symbols) -> float:
@@ -53,8 +49,8 @@ def trainable_on_gpu(x: Symbols) -> float:
 
 def gradient_bytes(x: Symbols) -> float:
     """All gradients as they lie when backward has finished."""
-    if x.state_offload != "none":
-        return 0.0  # they go to the host as they come
+    if x.state_offload != "none" or x.optimizer_in_backward:
+        return 0.0  # they go to the host as they come, or are used and freed at once
     fp32 = (Dtype.FP32.bytes - x.g) * x.n_fp32 / x.S if x.full else 0.0
     return x.g * trainable_on_gpu(x) + fp32
 
@@ -72,7 +68,7 @@ def lasting(x: Symbols) -> dict[str, float]:
     ddp = x.strategy is Strategy.DDP and x.W > 1
     return {
         "parameters": parameter_bytes(x),
-        "quantisation_constants": x.shape.Q * ABSMAX_BYTES_PER_PARAMETER if x.quantised else 0.0,
+        "quantisation_constants": x.shape.Q * x.packed_constants if x.quantised else 0.0,
         "adapters": x.t * x.n / (1 if x.strategy is Strategy.ZERO2 else x.S) if not x.parameter_offload else 0.0,
         "master_weights": x.m * trainable_on_gpu(x) if x.state_offload == "none" else 0.0,
         "optimizer_states": state_bytes(x),

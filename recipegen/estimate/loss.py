@@ -3,7 +3,8 @@
 stock           forward 10 T V (bf16 logits 2, fp32 copy 4, log-softmax 4), backward 12 T V (log-softmax 4, gradient of
                 nll 4, gradient of log-softmax 4); a final soft-cap keeps 2 T V more (Hugging Face 5.16)
 chunked_upcast  the bf16 logits and their gradient, 4 T V, and one chunk in fp32; as stock where it is not compiled
-fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H and of the head 4 V H (Liger)
+fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head: its
+                gradient 2, one chunk's product 2 and that in fp32 4 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
 cut             2 T H, and 2 V H for the head (cut cross entropy)
 """
 
@@ -15,8 +16,6 @@ from recipegen.catalog.planning import planning
 from recipegen.estimate.symbols import Symbols
 from recipegen.spec import LossKernel
 
-_STOCK = {"forward": 10, "backward": 12}
-
 
 def logits_are_kept(x: Symbols) -> bool:
     """True when T x V logits exist at some moment of the step."""
@@ -24,7 +23,8 @@ def logits_are_kept(x: Symbols) -> bool:
 
 
 def _stock(x: Symbols, direction: str) -> float:
-    return (_STOCK[direction] + (2 if x.shape.softcap else 0)) * x.T * x.shape.V
+    stock = x.stock_forward if direction == "forward" else x.stock_backward
+    return (stock + (2 if x.shape.softcap else 0)) * x.T * x.shape.V
 
 
 def loss_bytes(x: Symbols, direction: str) -> float:
@@ -33,12 +33,14 @@ def loss_bytes(x: Symbols, direction: str) -> float:
     if x.loss is LossKernel.FUSED_LINEAR:
         # Liger's chunk: T split into about V / H pieces, rounded up to a power of two.
         chunk = min(1 << (math.ceil(T / math.ceil(V / H)) - 1).bit_length(), T)
-        return 2 * chunk * V + 2 * T * H + (4 * V * H if x.full else 0)
+        return 2 * chunk * V + 2 * T * H + (x.fused_head * V * H if x.full else 0)
     if x.loss is LossKernel.CUT:
         return 2 * T * H + (2 * V * H if x.full else 0)
     if x.loss is LossKernel.CHUNKED_UPCAST and x.loss_compiled:
         softcap = 2 if x.shape.softcap else 0
-        return (4 + softcap) * T * V + 8 * T * V / planning().chunked_loss_chunks
+        kept = (4 + softcap) * T * V + 8 * T * V / planning().chunked_loss_chunks
+        upcast = 6 * T * V if x.outputs_upcast and direction == "forward" else 0.0  # logits and their fp32 copy
+        return max(kept, upcast)
     return _stock(x, direction)
 
 

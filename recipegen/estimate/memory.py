@@ -17,25 +17,33 @@ from recipegen.estimate.symbols import Symbols
 from recipegen.spec import GpuMemory, Phase
 
 
-def reserved_bytes(phase: Phase, spread: float, *, processes: int) -> int:
-    """What the card must have for a phase when the allocator spreads its passing terms by `spread`."""
-    constants = planning()
+def reserved_bytes(phase: Phase, spread: float) -> int:
+    """What PyTorch reserves for a phase when its allocator spreads the passing terms by `spread`."""
     lasting = sum(term.bytes for term in phase.terms if term.name in LASTING)
     passing = phase.bytes - lasting
-    fixed = constants.cuda_context_bytes + constants.cublas_workspace_bytes
-    if processes > 1:
-        fixed += constants.nccl_buffer_bytes
-    return round(lasting + (1.0 + spread) * passing + fixed)
+    return round(lasting + (1.0 + spread) * passing + planning().cublas_workspace_bytes)
 
 
-def gpu_memory(x: Symbols, capacity_bytes: int) -> GpuMemory:
-    """Phases, peak and the band of reserved bytes on one GPU (rank 0, which holds the largest shards)."""
-    moments = phases(x)
+def outside_bytes(processes: int) -> int:
+    """What lies on the card beside PyTorch's allocator: the CUDA context, and NCCL's buffers of several ranks."""
+    constants = planning()
+    return round(constants.cuda_context_bytes + (constants.nccl_buffer_bytes if processes > 1 else 0.0))
+
+
+def gpu_memory(
+    x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False, loading: bool = True
+) -> GpuMemory:
+    """Phases, peak and the band of reserved bytes on one GPU (rank 0, which holds the largest shards).
+
+    `varying_lengths`: batches change their shape from step to step, which fragments the allocator.
+    `loading` False leaves the load phase out, for runs whose loader is not one of ours.
+    """
+    moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
     peak = max(moments, key=lambda phase: phase.bytes)
     band = planning().spread(sharded=x.fsdp or x.zero2 or x.zero3, logits=logits_are_kept(x))
 
     def reserved(spread: float) -> int:
-        return max(reserved_bytes(phase, spread, processes=x.W) for phase in moments)
+        return max(reserved_bytes(phase, spread) for phase in moments)
 
     return GpuMemory(
         phases=moments,
@@ -45,4 +53,7 @@ def gpu_memory(x: Symbols, capacity_bytes: int) -> GpuMemory:
         reserved_high_bytes=reserved(band.high),
         capacity_bytes=capacity_bytes,
         phase=peak.name,
+        outside_bytes=outside_bytes(x.W),
+        allocated_low_bytes=peak.bytes,
+        allocated_high_bytes=peak.bytes,
     )

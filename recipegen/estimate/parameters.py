@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from recipegen.spec import Method, ModelSpec, QkNorm
+from recipegen.spec import Method, QkNorm
+
+if TYPE_CHECKING:
+    from recipegen.spec import ModelSpec
 
 Linear = tuple[int, int, bool]
 """A linear module: input features, output features, has a bias."""
@@ -277,6 +281,17 @@ def _matches(path: str, targets: Sequence[str]) -> bool:
     if is_pattern(targets):
         return re.fullmatch(targets[0], path) is not None
     return any(path == target or path.endswith(f".{target}") for target in targets)
+
+
+def adapted_modules(model: ModelSpec, targets: Sequence[str]) -> dict[str, Linear]:
+    """The linear modules of one decoder layer (an MoE layer where there are both kinds) that `targets` adapt."""
+    paths = list(_attention_paths(model)) + ([] if model.is_moe else list(_mlp_paths(model)))
+    return {path.rpartition(".")[2]: linear for path, linear in paths if _matches(path, targets)}
+
+
+def adapts_head(model: ModelSpec, targets: Sequence[str]) -> bool:
+    """True when the language model head carries an adapter."""
+    return bool(targets) and not is_pattern(targets) and _matches(_HEAD, targets)
 
 
 def _adapted(modules: Iterator[tuple[str, Linear]], targets: Sequence[str], r: int) -> int:

@@ -82,6 +82,8 @@ def _phase(name: str, *parts: dict[str, float]) -> Phase:
 
 def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     """Gradients alive when backward has passed `layers_done` of L layers of the last micro-batch."""
+    if x.optimizer_in_backward:
+        return {}
     whole = gradient_bytes(x)
     done = layers_done / x.shape.L
     layer_share = x.n_l * x.shape.L / x.n_t if x.n_t else 0.0  # the root's gradients come at the end
@@ -97,10 +99,19 @@ def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     return {"gradients": whole, "reduced_shards": kept}
 
 
-def _gathered(x: Symbols, *, layers: int, layers_left: float) -> dict[str, float]:
+def root_group(x: Symbols, *, backward: bool = False) -> float:
+    """Embeddings, head and final norm in one group, gathered from forward to the end of backward. Where embeddings and
+    head are groups of their own, the head alone stays, until its backward is done."""
+    a = x.shape
+    if not x.split_root:
+        return x.c * a.P_r
+    return 0.0 if backward else x.c * a.V * a.H
+
+
+def _gathered(x: Symbols, *, layers: int, layers_left: float, backward: bool = False) -> dict[str, float]:
     """Weights that are whole on this GPU for a while: the root group and `layers` decoder layers."""
     if x.fsdp:
-        root = {"root_group": x.c * x.shape.P_r}
+        root = {"root_group": root_group(x, backward=backward)}
         if not x.reshard_after_forward:
             return root | {"gathered_layers": x.layer_bytes * layers_left}
         return root | {"gathered_layers": x.layer_bytes * layers}
@@ -173,16 +184,31 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
     last = (
         {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
     )
+    gathered = _gathered(x, layers=1, layers_left=x.shape.L)
+    if direction == "backward" and x.fsdp and not x.loss_inside_model:
+        gathered.pop("root_group")  # FSDP2 gathers it when the gradient of the logits arrives
     return _phase(
         f"loss_{direction}",
         base,
         last,
         _gradients(x, 0) if x.accumulation > 1 or x.deepspeed else {},
-        _gathered(x, layers=1, layers_left=x.shape.L),
+        gathered,
         _buckets(x),
         _kept(x, x.shape.L),
         {"logits_and_loss": loss_bytes(x, direction), "weight_casts": _casts(x, whole=whole)},
     )
+
+
+def _boundaries_kept(x: Symbols, done: float, left: float) -> float:
+    """Checkpointed inputs of the layers that backward has not passed.
+
+    FSDP1 with frozen weights and reentrant checkpoints frees none: its reshard hooks hold the recomputed input of every
+    layer, and with it that input's gradient, until backward ends (torch.distributed.fsdp _runtime_utils,
+    _register_post_backward_reshard_only_hook).
+    """
+    if x.fsdp and x.fsdp_version == 1 and not x.full and x.reentrant:
+        return boundary_bytes(x, x.shape.L + done)
+    return boundary_bytes(x, left)
 
 
 def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, left: float) -> Phase:
@@ -192,21 +218,44 @@ def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, 
         head = 0.0  # added in place to the unsharded gradients
     # the previous layer's gradients are still in the reduce-scatter's input
     scatter = x.d * x.n_l_padded if x.fsdp and done > 0 else 0.0
-    layers = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
-    kept = boundary_bytes(x, left) if x.checkpointing and not x.activation_offload else saved(x, left)
-    if not x.checkpointing:
-        kept = saved(x, max(left - 1, 0))
+    if x.split_root:  # the head was reduced by itself
+        scatter = scatter or x.d * a.V * a.H
+        head = x.g * a.V * a.H / x.S
+    ahead = x.fsdp and x.reshard_after_forward and not x.adapter_groups
+    if x.checkpointing and not x.activation_offload:
+        kept = _boundaries_kept(x, done, left)
+    else:
+        kept = saved(x, left if x.checkpointing else max(left - 1, 0))
     return _phase(
         name,
         base,
         {"head_gradient": head if x.full else 0.0},
         _gradients(x, done),
-        _gathered(x, layers=1, layers_left=left),
-        layers,
+        _gathered(x, layers=1, layers_left=left, backward=True),
+        {"gathered_layers": x.layer_bytes if ahead else 0.0},
         _buckets(x),
         {"reduce_scatter": scatter, "saved_activations": kept, "attention_mask": attention_mask(x)},
         {"layer_working_set": working_set(x)},
     )
+
+
+def _sharded_root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
+    """FSDP2 reduces embeddings, head and final norm at the end: in one group, or the embeddings alone."""
+    a = x.shape
+    VH, P_r = a.V * a.H, a.P_r
+    gradients = _gradients(x, a.L)
+    if x.split_root:
+        shard = {"gradients": x.g * VH / x.S}  # the head's
+        scatter = {"reduce_scatter": (x.c + x.d + x.d / x.S) * VH}
+        return (_phase("root_reduce_scatter", base, gradients, shard, scatter),)
+    fresh = (x.d + x.d / x.S + (x.g / x.S if x.d != x.g else 0.0)) * P_r + x.c * VH
+    left = {"unsharded_gradients": x.d * P_r} if x.unsharded_accumulation else {}
+    gradients = {k: v for k, v in gradients.items() if k != "unsharded_gradients"} | left
+    out = [_phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})]
+    if a.tied:
+        copies = {"embedding_gradients": 3 * x.c * VH, "reduce_scatter": x.d * x.layer}
+        out.append(_phase("tied_embedding", base, gradients, {"root_group": x.c * P_r}, copies))
+    return tuple(out)
 
 
 def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
@@ -214,27 +263,13 @@ def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
     a = x.shape
     if not x.full:
         return ()
-    gradients = _gradients(x, a.L)
-    VH, P_r = a.V * a.H, a.P_r
     if x.fsdp:
-        fresh = (x.d + x.d / x.S + (x.g / x.S if x.d != x.g else 0.0)) * P_r + x.c * VH
-        left = {"unsharded_gradients": x.d * P_r} if x.unsharded_accumulation else {}
-        gradients = {k: v for k, v in gradients.items() if k != "unsharded_gradients"} | left
-        out = [_phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})]
-        if a.tied:
-            out.append(
-                _phase(
-                    "tied_embedding",
-                    base,
-                    gradients,
-                    {"root_group": x.c * P_r, "embedding_gradients": 3 * x.c * VH, "reduce_scatter": x.d * x.layer},
-                )
-            )
-        return tuple(out)
+        return _sharded_root(x, base)
     width = Dtype.FP32.bytes if x.embeddings_fp32 else max(x.g, x.c)
     name = "tied_embedding" if a.tied else "embedding_backward"
-    copies = {"embedding_gradients": (3 if a.tied else 2) * width * VH}
-    return (_phase(name, base, gradients, _buckets(x), copies, {"saved_activations": x.T * 2.0 * a.H}),)
+    copies = {"embedding_gradients": (3 if a.tied else 2) * width * a.V * a.H}
+    activations = {"saved_activations": x.T * 2.0 * a.H}
+    return (_phase(name, base, _gradients(x, a.L), _buckets(x), copies, activations),)
 
 
 def _optimizer_step(x: Symbols, base: dict[str, float]) -> Phase:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from recipegen.estimate import parameters
+from recipegen.estimate.adapters import Adapted, adapted
 from recipegen.spec import (
     AttentionMemory,
     DeepSpeed,
@@ -34,6 +35,10 @@ from recipegen.spec import (
 
 if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
+
+
+# NF4 with double quantisation: one uint8 absmax per 64 weights, one fp32 per 256 of those (bitsandbytes Linear4bit).
+ABSMAX_BYTES_PER_PARAMETER = 1 / 64 + 4 / (64 * 256)
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,33 @@ class Symbols:
     loss_compiled: bool
     attention: AttentionMemory
     deepspeed: DeepSpeed | None
+    #: bytes of one quantised weight, and of its constants, which sharding does not split
+    packed: float = Dtype.NF4.bytes
+    packed_constants: float = ABSMAX_BYTES_PER_PARAMETER
+    #: the stock loss over kept logits, bytes per token and vocabulary entry (Hugging Face 5.16: see loss.py)
+    stock_forward: float = 10.0
+    stock_backward: float = 12.0
+    fsdp_version: int = 2
+    #: embeddings and head are FSDP groups of their own instead of one root group
+    split_root: bool = False
+    #: each gradient is used and freed inside backward
+    optimizer_in_backward: bool = False
+    #: only the results of matrix products and of attention are kept, everything else is recomputed
+    selective_checkpointing: bool = False
+    compiled: bool = False
+    adapted: Adapted = Adapted()
+    #: Axolotl makes an FSDP2 group of every adapter, so the next decoder layer is not gathered ahead in backward
+    adapter_groups: bool = False
+    #: the loss is computed inside the model's forward, so FSDP2 gathers the root group before the loss goes backward
+    loss_inside_model: bool = True
+    #: adapters on quantised modules keep copies of their inputs under autocast as well (peft does not)
+    quantised_adapters_copy: bool = False
+    #: bytes per element of a trained head that a fused linear loss holds: gradient, product and fp32 copy (Liger 0.8.1)
+    fused_head: float = 8.0
+    #: Accelerate makes an fp32 copy of the model's outputs (convert_outputs_to_fp32; one GPU and DDP)
+    outputs_upcast: bool = False
+    #: checkpoints of the reentrant kind, which recompute inside a nested backward
+    reentrant: bool = False
 
     # --- ranks
 
@@ -172,6 +204,24 @@ class Symbols:
         """FSDP2 under no_sync keeps every gradient whole on every GPU until the last micro-batch."""
         return self.fsdp and self.accumulation > 1 and not self.sync_each_batch
 
+    # --- adapters
+
+    @property
+    def own_copy(self) -> float:
+        """Bytes per element of the copy that each adapter keeps of its input; 0: the adapters of one input share it.
+
+        peft 0.20.0: LoRA on a linear module casts its input to the adapter's dtype, and autocast casts that to bf16;
+        LoRA on a quantised module does not cast under autocast. FSDP gives the adapters bf16 before they run, except
+        where they are groups of their own, which are gathered after the cast.
+        """
+        if self.full or self.deepspeed is not None:
+            return 0.0
+        if self.fsdp:
+            return self.c if self.adapter_groups else 0.0
+        if self.autocast:
+            return 0.0 if self.quantised and not self.quantised_adapters_copy else self.c
+        return self.t if self.t > self.c else 0.0
+
     # --- parameters on one GPU
 
     @property
@@ -195,7 +245,7 @@ class Symbols:
         """One gathered decoder layer in compute dtype; quantised linears stay packed, half a byte each."""
         packed = self.shape.Q_l if self.quantised else 0
         adapters = 0.0 if self.full else self.c * self.n_l
-        return self.c * (self.layer - packed) + Dtype.NF4.bytes * packed + adapters
+        return self.c * (self.layer - packed) + self.packed * packed + adapters
 
     @property
     def n_l_padded(self) -> float:
@@ -225,7 +275,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         shape=x,
         strategy=strategy,
         full=full,
-        quantised=recipe.method is Method.QLORA,
+        quantised=pre.parameters in (Dtype.NF4, Dtype.INT8),
         T=-(-recipe.tokens_per_micro_batch // par.cp),
         s=recipe.sequence_len,
         S=par.dp_shard * par.cp * par.tp if sharding else par.tp,
@@ -236,7 +286,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         n=n,
         n_t=n_t,
         n_l=x.P_l if full else n / x.L,
-        p=pre.parameters.bytes if pre.parameters is not Dtype.NF4 else Dtype.BF16.bytes,
+        p=Dtype.BF16.bytes if pre.parameters in (Dtype.NF4, Dtype.INT8) else pre.parameters.bytes,
         t=pre.trainable.bytes,
         g=pre.gradients.bytes,
         d=pre.reduction.bytes,
@@ -265,4 +315,14 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         loss_compiled=triton,
         attention=recipe.attention_memory,
         deepspeed=recipe.deepspeed,
+        packed=pre.parameters.bytes if pre.parameters is Dtype.INT8 else Dtype.NF4.bytes,
+        # LLM.int8: one fp32 scale per row of a weight
+        packed_constants=Dtype.FP32.bytes / x.H if pre.parameters is Dtype.INT8 else ABSMAX_BYTES_PER_PARAMETER,
+        fsdp_version=recipe.fsdp.version if recipe.fsdp else 2,
+        compiled=recipe.torch_compile,
+        adapted=adapted(model, adapter.target_modules) if adapter and not full else Adapted(),
+        adapter_groups=strategy.is_fsdp and not full and recipe.trainer == "axolotl",
+        loss_inside_model=recipe.trainer == "axolotl",
+        outputs_upcast=one_process,
+        reentrant=recipe.activation_checkpointing_reentrant,
     )

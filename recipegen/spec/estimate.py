@@ -39,10 +39,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Peak per GPU: the maximum over phases, never a sum of maxima.
+    """Peak per GPU: the maximum over phases, never a sum of maxima. Bytes.
 
-    `reserved_low/high_bytes` bound what PyTorch's allocator will have reserved plus what lies outside it (CUDA
-    context, NCCL buffers); `peak_reserved_bytes` is the planning value between them.
+    *allocated* and *reserved* are PyTorch's (`max_memory_allocated`, `max_memory_reserved`); the card must have what is
+    reserved and `outside_bytes` beside it (CUDA context, NCCL). `peak_*` are planning values, `*_low/high` bound them
+    with the coverage that docs/accuracy.md states. `capacity_bytes` is what PyTorch sees of the card.
     """
 
     phases: tuple[Phase, ...]
@@ -52,6 +53,9 @@ class GpuMemory:
     reserved_high_bytes: int
     capacity_bytes: int
     phase: str
+    outside_bytes: int = 0
+    allocated_low_bytes: int = 0
+    allocated_high_bytes: int = 0
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -59,10 +63,23 @@ class GpuMemory:
         return next(p.terms for p in self.phases if p.name == self.phase)
 
     @property
+    def needed_bytes(self) -> int:
+        """What the card must have: the planning value."""
+        return self.peak_reserved_bytes + self.outside_bytes
+
+    @property
+    def needed_low_bytes(self) -> int:
+        return self.reserved_low_bytes + self.outside_bytes
+
+    @property
+    def needed_high_bytes(self) -> int:
+        return self.reserved_high_bytes + self.outside_bytes
+
+    @property
     def verdict(self) -> Verdict:
-        if self.reserved_high_bytes <= self.capacity_bytes:
+        if self.needed_high_bytes <= self.capacity_bytes:
             return Verdict.FITS
-        return Verdict.TIGHT if self.reserved_low_bytes <= self.capacity_bytes else Verdict.DOES_NOT_FIT
+        return Verdict.TIGHT if self.needed_low_bytes <= self.capacity_bytes else Verdict.DOES_NOT_FIT
 
 
 @dataclass(frozen=True)

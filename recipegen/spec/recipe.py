@@ -4,42 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from recipegen.spec.cluster import EnvVar
 from recipegen.spec.data import DatasetSpec
+from recipegen.spec.kinds import AttentionMemory, LossKernel, Method
 from recipegen.spec.parallelism import Parallelism
 from recipegen.spec.precision import Precision
-
-
-class Method(str, Enum):
-    """What is trained."""
-
-    FULL = "full"
-    LORA = "lora"
-    QLORA = "qlora"
-
-    @property
-    def is_adapter(self) -> bool:
-        return self is not Method.FULL
-
-
-class LossKernel(str, Enum):
-    """How the loss is computed, which decides what happens to the T x V logits."""
-
-    STOCK = "stock"
-    CHUNKED_UPCAST = "chunked_upcast"  # Axolotl `chunked_cross_entropy`: full logits, chunked upcast
-    FUSED_LINEAR = "fused_linear"  # Liger: no logits
-    CUT = "cut"  # cut cross entropy: needs a git install, never generated
-
-
-class AttentionMemory(str, Enum):
-    """What attention keeps for backward."""
-
-    FLASH = "flash"  # output and one fp32 number per head and token
-    MASKED = "masked"  # sdpa with an S x S mask
-    EAGER = "eager"  # all S x S probabilities
 
 
 @dataclass(frozen=True)
@@ -79,13 +50,14 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Fsdp:
-    """FSDP2 settings; meaningful for the fsdp2 strategies only."""
+    """FSDP settings; meaningful for the fsdp2 strategies only. `version` 1 is read, never generated."""
 
     reshard_after_forward: bool
     cpu_ram_efficient_loading: bool
     offload_params: bool
     state_dict_type: str  # SHARDED_STATE_DICT or FULL_STATE_DICT
     layer_class: str  # transformer_layer_cls_to_wrap
+    version: int = 2
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recipegen.catalog.planning import planning, planning_table
-from recipegen.estimate.lasting import ABSMAX_BYTES_PER_PARAMETER
+from recipegen.estimate.symbols import ABSMAX_BYTES_PER_PARAMETER
 
 GIB = 2**30
 PUBLISHED = Path(__file__).parent.parent / "corpus" / "published" / "allocator-spread.csv"

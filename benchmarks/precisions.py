@@ -1,0 +1,60 @@
+"""The `precision` column: what is kept in which dtype, given what the framework does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.frameworks import Framework
+from benchmarks.layout import Layout
+from recipegen.estimate.symbols import ABSMAX_BYTES_PER_PARAMETER
+from recipegen.spec import Dtype, Method, Precision
+
+_UPCAST = ("embed_tokens", "lm_head", "norm")
+#: GPTQ, AWQ: 4 bits, one fp16 scale and one 4-bit zero per group of 128 weights
+_GROUP = 128
+_GPTQ_CONSTANTS = (2 + 0.5) / _GROUP
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Dtypes, and for a quantised base the bytes of one packed weight and of its constants."""
+
+    precision: Precision
+    autocast: bool
+    packed_bytes: float = Dtype.NF4.bytes
+    constant_bytes: float = ABSMAX_BYTES_PER_PARAMETER
+
+
+def precision_of(text: str, method: Method, layout: Layout, facts: Framework) -> Kept | str:
+    """What a precision text means for a method under an engine, or why it cannot be said."""
+    word = text.lower()
+    pure = "pure bf16" in word or "bf16-true" in word
+    master = "fp32 sharded" in word or "fp32 master" in word and "no fp32 master" not in word
+    autocast = "autocast" in word
+    if not (pure or master or autocast):
+        autocast = facts.plain == "autocast" or facts.plain == "fp32"
+        pure = facts.plain == "pure_bf16"
+        master = facts.plain == "fp32"
+    sharded = layout.engine.startswith("fsdp")
+    bf16, fp32 = Dtype.BF16, Dtype.FP32
+    if method is Method.FULL:
+        if layout.is_deepspeed:
+            whole = "bf16_master_weights" in word
+            return Kept(
+                Precision(bf16, bf16, bf16, bf16, bf16 if whole else fp32, bf16, master=bf16 if whole else fp32), False
+            )
+        if master:
+            return Kept(Precision(fp32, fp32, fp32, bf16 if sharded else fp32, fp32, bf16), not sharded)
+        return Kept(Precision(bf16, bf16, bf16, bf16, bf16, bf16), autocast and not sharded)
+    trained = Dtype(facts.adapter)
+    base, packed, constants = bf16, Dtype.NF4.bytes, ABSMAX_BYTES_PER_PARAMETER
+    if method is Method.QLORA:
+        base = Dtype.NF4
+        if "gptq" in word or "awq" in word:
+            constants = _GPTQ_CONSTANTS
+    elif "int8 base" in word:
+        base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
+    kept = _UPCAST if method is Method.QLORA and facts.kbit_fp32 and not sharded and not layout.is_deepspeed else ()
+    reduction = bf16 if sharded else trained
+    precision = Precision(base, trained, trained, reduction, trained, bf16, fp32_modules=kept)
+    return Kept(precision, (autocast or bool(kept)) and not pure, packed, constants)

@@ -1,0 +1,68 @@
+"""The `lora_targets` column: from the words people write to module names of the model."""
+
+from __future__ import annotations
+
+import re
+
+from recipegen.estimate.parameters import adapter_modules, linear_modules
+from recipegen.spec import ModelSpec
+
+_WORDS = {
+    "q": ("q_proj",),
+    "k": ("k_proj",),
+    "v": ("v_proj",),
+    "o": ("o_proj",),
+    "proj": ("o_proj",),  # litgpt's name of the attention's output
+    "gate": ("gate_proj",),
+    "up": ("up_proj",),
+    "down": ("down_proj",),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+    "head": ("lm_head",),
+    # the first Qwen: one matrix for queries, keys and values; `c_proj` ends the attention and the MLP
+    "c_attn": ("q_proj", "k_proj", "v_proj"),
+    "c_proj": ("o_proj", "down_proj"),
+    "w1": ("gate_proj",),
+    "w2": ("up_proj",),
+}
+_ALL = re.compile(r"all[- ]linear|\(all linear\)|\*_proj")
+
+
+def targets_of(model: ModelSpec, text: str, default: str) -> tuple[str, ...] | str:
+    """Module names for a text of targets, or why they cannot be named.
+
+    `default`: what the framework adapts when the text says DEFAULT.
+    """
+    linear = tuple(linear_modules(model))
+    words = re.sub(r"\(.*?\)", "", text).strip()
+    if "fully trained" in text:
+        return "embeddings are trained beside the adapter, which a recipe here does not say"
+    if _ALL.search(text):
+        return linear
+    if words == "DEFAULT":
+        if not default:
+            return "the framework's default targets are not in the table"
+        words = default
+    known = adapter_modules(model)
+    named: dict[str, None] = {}
+    for word in re.split(r"[,\s+]+", words):
+        if not word:
+            continue
+        modules = _WORDS.get(word, (word.rpartition(".")[2],))
+        for module in modules:
+            module = _fused(module, known)
+            if module in known:
+                named[module] = None
+    if not named:
+        return f"targets {text!r} name no module of {model.id}"
+    return tuple(named)
+
+
+def _fused(module: str, known: tuple[str, ...]) -> str:
+    """The fused module that a model has in place of `module`."""
+    if module in ("q_proj", "k_proj", "v_proj") and "qkv_proj" in known:
+        return "qkv_proj"
+    if module in ("gate_proj", "up_proj") and "gate_up_proj" in known:
+        return "gate_up_proj"
+    if module == "gate_proj" and module not in known:
+        return "up_proj"
+    return module

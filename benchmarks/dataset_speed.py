@@ -1,6 +1,6 @@
 """How fast a data file is measured, against a plain json.loads loop over the same file in the same run.
 
-    python benchmarks/dataset_speed.py [--rows 100000] [--tokenizer FOLDER]
+    python -m benchmarks.dataset_speed [--rows 100000] [--tokenizer FOLDER]
 
 Prints rows per second of both and their ratio (1.0: as fast as json.loads alone), and the peak of Python's memory.
 With --tokenizer lengths are counted with its tokenizer.json, else estimated.

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from recipegen.spec import Parallelism, Strategy
 
-_WORDS = re.compile(r"(?P<engine>single|ddp|fsdp2|fsdp|zero1|zero2|zero3)(?P<offload>_cpu_offload|_offload)?(?P<rest>.*)")
+_WORDS = re.compile(
+    r"(?P<engine>single|ddp|fsdp2|fsdp|zero1|zero2|zero3)(?P<offload>_cpu_offload|_offload)?(?P<rest>.*)"
+)
 _AXIS = re.compile(r"\+(tp|cp|pp)(\d+)?")
 
 

@@ -116,7 +116,9 @@ def read_rows(path: Path | str) -> list[Row]:
             reader = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
-                raise RecipegenError(f"{path}: no column {', '.join(missing)}; the columns are those of benchmarks/rows.py")
+                raise RecipegenError(
+                    f"{path}: no column {', '.join(missing)}; the columns are those of benchmarks/rows.py"
+                )
             return [Row(**{name: row[name] or "" for name in COLUMNS}) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecipegenError(f"{path}: cannot be read: {error}") from None

@@ -269,14 +269,21 @@ def _node(machine: Machine, node_facts: Mapping[str, Fact], facts: Mapping[str, 
 
 def _gpu(machine: Machine) -> Gpu:
     value = {name: fact.value for name, fact in machine.gpu.items()}
+
+    def rate(name: str) -> float | None:
+        return float(value[name]) if name in value else None
+
     return Gpu(
         name=machine.gpu_name,
         memory_bytes=round(value["memory_gib"] * GIB),
         compute_capability=value["compute_capability"],
         spec_tflops=float(value["spec_tflops"]),
-        training_tflops=float(value["training_tflops"]),
+        training_tflops=rate("training_tflops"),
+        matmul_tflops=rate("matmul_tflops"),
+        fp32_tflops=rate("fp32_tflops"),
         memory_bandwidth_gb_s=float(value["memory_bandwidth_gb_s"]),
         power_w=value["power_w"],
+        nvlink=value["nvlink"],
         bf16=value["bf16"],
         fp8=value["fp8"],
         tf32=value["tf32"],

@@ -6,18 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from recipegen.catalog.reading import load_yaml
 from recipegen.spec import Method
 
 
 @lru_cache(maxsize=1)
 def training_defaults() -> dict[str, Any]:
     """The whole table, as in training_defaults.yaml."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = Path(__file__).with_name("training_defaults.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506  (a safe loader, in C where there is one)
-    return data
+    return dict(load_yaml(Path(__file__).with_name("training_defaults.yaml")))
 
 
 def learning_rate(method: Method, total_parameters: int) -> float:

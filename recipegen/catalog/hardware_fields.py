@@ -108,8 +108,8 @@ def check_together(machine: Machine, *, where: Callable[[str, str], str | None] 
                 f"({field.about})",
                 where=where("node", name),
             )
-    training, spec = gpu["training_tflops"], gpu["spec_tflops"]
-    if training.value > spec.value:
+    training, spec = gpu.get("training_tflops"), gpu["spec_tflops"]
+    if training is not None and training.value > spec.value:
         raise RecipegenError(
             f"{prefix}training_tflops is {shown(training.value)}, more than {prefix}spec_tflops {shown(spec.value)}; a "
             f"training step cannot be faster than the GPU's peak ({fields()['spec_tflops'].about})",

@@ -101,6 +101,8 @@ def _gpu(document: Document, name: str, gpu_count: int) -> tuple[Machine | None,
         return base, _text(document, ("gpu", "name"), default=base.gpu_name), {**base.gpu, **stated}
     table = read_table("profile")
     _require(document, ("gpu",), value, table["gpu_required"])
+    if not any(key in value for key in table["gpu_required_one_of"]):
+        _require(document, ("gpu",), value, table["gpu_required_one_of"][:1])
     defaults = {
         key: Fact(default, "derived", "catalog/hardware/profile.yaml") for key, default in table["gpu_defaults"].items()
     }

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 
 @dataclass(frozen=True)
-class Band:
-    """A low, a central and a high value of the same quantity."""
+class Spread:
+    """What the allocator reserves beyond what is allocated: shares of the logits and of the other passing bytes;
+    `low` and `high` times both are the ends of the band."""
 
+    logits: float
+    other: float
     low: float
-    central: float
     high: float
 
 
@@ -23,10 +22,11 @@ class Band:
 class Planning:
     """planning.yaml with its values alone; units, marks and sources stay in the file, under the same names."""
 
-    one_gpu_without_logits: Band
-    one_gpu_with_logits: Band
-    fsdp_without_logits: Band
-    fsdp_with_logits: Band
+    one_gpu: Spread
+    sharded_adapter: Spread
+    sharded_full: Spread
+    varying_lengths: Spread
+    allocated_band: float
     cuda_context_bytes: float
     nccl_buffer_bytes: float
     cublas_workspace_bytes: float
@@ -37,25 +37,30 @@ class Planning:
     rank_process_bytes: float
     dataloader_worker_bytes: float
     batch_bytes_per_token: float
-    cpu_offload_overhead: float
     nvme_swap_tensors: float
     prepared_bytes_per_token: float
-    qlora_compute_factor: float
+    matmul_share: float
+    memory_share: float
+    kernel_launch_s: float
+    zero3_fetch_s: float
     overlap: float
 
-    def spread(self, *, sharded: bool, logits: bool) -> Band:
-        """How far the allocator spreads the passing part of the peak, as a share of it."""
-        if sharded:
-            return self.fsdp_with_logits if logits else self.fsdp_without_logits
-        return self.one_gpu_with_logits if logits else self.one_gpu_without_logits
+    def spread(self, *, sharded: bool, full: bool, varying_lengths: bool) -> Spread:
+        """How far the allocator spreads the passing part of a phase."""
+        if varying_lengths and not sharded:
+            return self.varying_lengths
+        if not sharded:
+            return self.one_gpu
+        return self.sharded_full if full else self.sharded_adapter
 
 
 def planning_table() -> dict[str, Any]:
     """planning.yaml as it is: name -> {value, unit, mark, source}."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = Path(__file__).with_name("planning.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506  (a safe loader, in C where there is one)
-    return data
+    from pathlib import Path  # here: the formulas are imported without reading anything
+
+    from recipegen.catalog.reading import load_yaml
+
+    return dict(load_yaml(Path(__file__).with_name("planning.yaml")))
 
 
 @lru_cache(maxsize=1)
@@ -65,6 +70,6 @@ def planning() -> Planning:
     values: dict[str, Any] = {}
     for name, row in table.pop("allocator_spread").items():
         if isinstance(row, dict):
-            values[name] = Band(**row)
+            values[name] = Spread(**row)
     values.update((name, float(row["value"])) for name, row in table.items())
     return Planning(**values)

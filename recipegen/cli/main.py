@@ -20,6 +20,7 @@ from recipegen.spec import RecipegenError
 _COMMANDS = {
     "new": "new",
     "plan": "plan",
+    "simulate": "simulate",
     "models": "models",
     "hardware": "hardware",
     "explain": "explain",

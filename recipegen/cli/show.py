@@ -102,6 +102,10 @@ def _estimate_json(e: Estimate) -> dict[str, Any]:
             "peak_reserved_bytes": e.gpu.peak_reserved_bytes,
             "reserved_low_bytes": e.gpu.reserved_low_bytes,
             "reserved_high_bytes": e.gpu.reserved_high_bytes,
+            "outside_bytes": e.gpu.outside_bytes,
+            "needed_bytes": e.gpu.needed_bytes,
+            "needed_low_bytes": e.gpu.needed_low_bytes,
+            "needed_high_bytes": e.gpu.needed_high_bytes,
             "capacity_bytes": e.gpu.capacity_bytes,
             "phase": e.gpu.phase,
             "terms": [plain(t) for t in e.gpu.terms],
@@ -133,7 +137,7 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
     yield from _bars(e.gpu.terms, e.gpu.capacity_bytes)
     yield (
         f"  allocated {gib(e.gpu.peak_allocated_bytes)}; with allocator, context and NCCL "
-        f"{gib(e.gpu.reserved_low_bytes)} to {gib(e.gpu.reserved_high_bytes)} of {gib(e.gpu.capacity_bytes)}"
+        f"{gib(e.gpu.needed_low_bytes)} to {gib(e.gpu.needed_high_bytes)} of {gib(e.gpu.capacity_bytes)}"
     )
     if verbose:
         for phase in e.gpu.phases:

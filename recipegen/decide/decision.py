@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from recipegen.catalog.defaults import training_defaults
@@ -69,8 +70,9 @@ def decide(
     )
 
 
-def _solve(setting: Setting, method: Method | None) -> list[Scored]:
-    return [best_variant(setting, c) for c in enumerate_candidates(setting, method)]
+def _solve(setting: Setting, method: Method | None, strategies: Container[Strategy] = tuple(Strategy)) -> list[Scored]:
+    """Every candidate at its best; of `strategies` alone where not all are of interest."""
+    return [best_variant(setting, c) for c in enumerate_candidates(setting, method) if c.strategy in strategies]
 
 
 def _reconcile(request: Request, pins: dict[str, object]) -> None:
@@ -102,7 +104,7 @@ def _with_saving(setting: Setting, chosen: Scored) -> Scored:
     if chosen.recipe.val_set_size and "saving.eval_steps" not in setting.pins:
         saving = replace(saving, eval_steps=steps)
     recipe = replace(chosen.recipe, saving=saving)
-    priced = estimate(setting.model, setting.cluster, recipe, setting.stack)
+    priced = estimate(setting.model, setting.cluster, recipe, setting.stack, memory=setting.peaks)
     findings = evaluate(recipe, setting.model, setting.cluster, priced, setting.stack)
     return Scored(chosen.candidate, recipe, priced, findings)
 

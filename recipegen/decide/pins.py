@@ -309,6 +309,8 @@ def read_pins(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def apply(recipe: Recipe, pins: Mapping[str, Any]) -> Recipe:
     """The recipe with every pin in force; a pin into a group that the recipe lacks is left out."""
+    if not pins:
+        return recipe
     by_group: dict[str, dict[str, Any]] = {}
     top: dict[str, Any] = {}
     for path, value in pins.items():

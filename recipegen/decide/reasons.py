@@ -121,7 +121,7 @@ def _strategy(chosen: Scored, others: Sequence[Scored]) -> str:
             for x in others
             if x.recipe.parallelism.strategy is Strategy.DDP and x.recipe.method is chosen.recipe.method
         ]
-        low = min((x.estimate.gpu.reserved_low_bytes for x in replica if x.errors), default=0)
+        low = min((x.estimate.gpu.needed_low_bytes for x in replica if x.errors), default=0)
         if low:
             return f"a replica per GPU (DDP) needs {gib(low)} of {gib(chosen.estimate.gpu.capacity_bytes)}"
     return {
@@ -153,7 +153,7 @@ def _batch(s: Setting, chosen: Scored) -> str:
 
 def _micro_batch(chosen: Scored) -> str:
     gpu = chosen.estimate.gpu
-    room = f"{gib(gpu.peak_reserved_bytes)} of {gib(gpu.capacity_bytes)}"
+    room = f"{gib(gpu.needed_bytes)} of {gib(gpu.capacity_bytes)}"
     if chosen.errors:
         return f"the smallest; {room}"
     if chosen.recipe.gradient_accumulation == 1:

@@ -13,7 +13,6 @@ from recipegen.decide.build import Choice, build
 from recipegen.decide.candidates import METHODS, SIMPLICITY, Candidate
 from recipegen.decide.setting import Setting
 from recipegen.estimate import estimate
-from recipegen.estimate.memory import gpu_memory
 from recipegen.estimate.symbols import symbols
 from recipegen.rules import evaluate, evaluate_recipe
 from recipegen.spec import (
@@ -65,9 +64,9 @@ class Scored:
             _RANK[self.verdict],
             len(self.errors),
             max((_shortage(f) for f in self.errors), default=0.0),
-            gpu.reserved_high_bytes if self.verdict is Verdict.TIGHT else 0,
+            gpu.needed_high_bytes if self.verdict is Verdict.TIGHT else 0,
             self.time_per_sequence_s,
-            gpu.peak_reserved_bytes,
+            gpu.needed_bytes,
         )
 
 
@@ -142,7 +141,7 @@ def _best_of_group(s: Setting, candidate: Candidate, group: list[Split]) -> Scor
         if errors:
             scored.append(_score(s, candidate, recipe))
             continue
-        largest = group.index(_largest_that_fits(s, variant, group))
+        largest = group.index(_largest_that_fits(s, recipe, group))
         # Rows that are not packed are padded to the longest of the micro-batch: a smaller one may be faster.
         for split in group[largest:] if not recipe.packing else group[largest : largest + 1]:
             scored.extend(_score(s, candidate, r) for r in _synced_or_not(s, variant, split))
@@ -174,27 +173,41 @@ def best_loss_kernel(s: Setting) -> LossKernel:
     return LossKernel.CHUNKED_UPCAST
 
 
-def _largest_that_fits(s: Setting, choice: Choice, group: list[Split]) -> Split:
-    """Bisection: memory only grows with the micro-batch. The smallest when none fits.
+def _largest_that_fits(s: Setting, recipe: Recipe, group: list[Split]) -> Split:
+    """Bisection: memory only grows with the micro-batch. The smallest when none fits. `recipe` has any of the splits.
 
-    The first is asked alone: without accumulation nothing accumulates, so it may fit where the next does not.
+    The first is asked alone: without accumulation nothing accumulates, so it may fit where the next does not. The
+    smallest is next: where it does not fit, none does.
     """
-    if _fits(s, _recipe(s, choice, group[0], True)):
-        return group[0]
     low, high = min(1, len(group) - 1), len(group) - 1  # from the largest micro-batch to the smallest
+    if _fits(s, _with_split(s, recipe, group[0])):
+        return group[0]
+    if low < high and not _fits(s, _with_split(s, recipe, group[high])):
+        return group[high]
     while low < high:
         middle = (low + high) // 2
-        if _fits(s, _recipe(s, choice, group[middle], True)):
+        if _fits(s, _with_split(s, recipe, group[middle])):
             high = middle
         else:
             low = middle + 1
     return group[low]
 
 
+def _with_split(s: Setting, recipe: Recipe, split: Split) -> Recipe:
+    """The recipe with another split, for its memory: warm-up and saving steps would be others too."""
+    sharded = recipe.parallelism.strategy.is_fsdp and split.gradient_accumulation > 1
+    return replace(
+        recipe,
+        micro_batch_size=split.micro_batch_size,
+        gradient_accumulation=split.gradient_accumulation,
+        sync_each_batch=s.pins.get("sync_each_batch", sharded),
+    )
+
+
 def _fits(s: Setting, recipe: Recipe) -> bool:
     gpu = s.cluster.gpu
     x = symbols(s.model, recipe, s.stack, triton=gpu.triton)
-    return gpu_memory(x, gpu.memory_bytes).verdict is Verdict.FITS
+    return s.peaks(x, gpu.memory_bytes).verdict is Verdict.FITS
 
 
 def _recipe(s: Setting, choice: Choice, split: Split, sync: bool) -> Recipe:
@@ -220,5 +233,5 @@ def _synced_or_not(s: Setting, choice: Choice, split: Split) -> Iterator[Recipe]
 
 
 def _score(s: Setting, candidate: Candidate, recipe: Recipe) -> Scored:
-    priced = estimate(s.model, s.cluster, recipe, s.stack)
+    priced = estimate(s.model, s.cluster, recipe, s.stack, memory=s.peaks)
     return Scored(candidate, recipe, priced, evaluate(recipe, s.model, s.cluster, priced, s.stack))

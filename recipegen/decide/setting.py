@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recipegen.catalog.defaults import training_defaults
@@ -20,6 +20,7 @@ from recipegen.dataset import (
     token_exists,
     validation_rows,
 )
+from recipegen.decide.peaks import Peaks
 from recipegen.estimate.parameters import linear_modules, unknown_targets
 from recipegen.spec import Cluster, DataFormat, DatasetSpec, Lengths, ModelSpec, RecipegenError, Request
 
@@ -43,6 +44,7 @@ class Setting:
     chat_template: str | None
     eot_tokens: tuple[str, ...]
     notes: tuple[str, ...]
+    peaks: Peaks = field(default_factory=Peaks, compare=False, repr=False)  # kept by every change of the setting
 
     @property
     def wants_packing(self) -> bool:

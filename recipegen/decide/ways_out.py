@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 
 from recipegen.catalog import load_cluster
@@ -14,20 +14,20 @@ from recipegen.spec import Alternative, Cluster, LossKernel, Method, RecipegenEr
 from recipegen.spec.units import GIB, gib, seconds
 
 _WANTED = 3
-_WITHOUT_NVME = tuple(x for x in Strategy if x is not Strategy.ZERO3_NVME)
 # Field paths whose pins can be what makes a recipe too large.
 _SHAPING = (
     "parallelism.", "optimizer.name", "precision.", "micro_batch_size", "gradient_accumulation", "sync_each_batch",
     "loss_kernel", "activation_checkpointing", "attention", "packing", "fsdp.", "deepspeed.",
 )  # fmt: skip
+Solve = Callable[[Setting, Method | None, Container[Strategy]], list[Scored]]
 
 
-def ways_out(s: Setting, chosen: Scored, solve: Callable[[Setting, Method | None], list[Scored]]) -> tuple[WayOut, ...]:
+def ways_out(s: Setting, chosen: Scored, solve: Solve) -> tuple[WayOut, ...]:
     """At most three changes, cheapest first: method, host RAM, sequence, hardware."""
     found: list[WayOut] = []
     for change, setting, method in _changes(s, chosen):
         try:
-            best = _best(solve(setting, method), setting)
+            best = next(iter(ranked(solve(setting, method, _usable(setting)), auto_method=False)), None)
         except RecipegenError:
             continue
         if best is None or best.verdict is not Verdict.FITS or not best.survives or best.recipe == chosen.recipe:
@@ -43,18 +43,17 @@ def alternative(scored: Scored, reason: str) -> Alternative:
     return Alternative(scored.recipe, scored.estimate, scored.verdict, reason, scored.findings)
 
 
-def _best(scored: list[Scored], setting: Setting) -> Scored | None:
+def _usable(setting: Setting) -> tuple[Strategy, ...]:
     """Minutes per step are no way out, unless that is what the change is about."""
     asked = setting.pins.get("parallelism.strategy")
-    usable = [x for x in scored if x.recipe.parallelism.strategy in (asked, *_WITHOUT_NVME)]
-    return next(iter(ranked(usable, auto_method=False)), None)
+    return tuple(x for x in Strategy if x is asked or x is not Strategy.ZERO3_NVME)
 
 
 def _effect(scored: Scored) -> str:
     r, e = scored.recipe, scored.estimate
     epoch = f", {seconds(e.time.epoch_s)} per epoch" if e.time.epoch_s else ""
     return (
-        f"{r.method.value}, {r.parallelism.strategy.label}: {gib(e.gpu.peak_reserved_bytes)} of "
+        f"{r.method.value}, {r.parallelism.strategy.label}: {gib(e.gpu.needed_bytes)} of "
         f"{gib(e.gpu.capacity_bytes)} per GPU, {seconds(e.time.step_s)} per step{epoch}"
     )
 

@@ -6,6 +6,7 @@ formulas, what they were checked against and what they leave out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from recipegen.estimate.batch import largest_micro_batch
@@ -13,25 +14,34 @@ from recipegen.estimate.dataset_size import training_data
 from recipegen.estimate.disk import disk
 from recipegen.estimate.host import host_memory
 from recipegen.estimate.memory import gpu_memory
-from recipegen.estimate.symbols import symbols
+from recipegen.estimate.symbols import Symbols, symbols
 from recipegen.estimate.time import step_time
 from recipegen.estimate.traffic import moves
-from recipegen.spec import Cluster, Estimate, ModelSpec, Recipe, Traffic
+from recipegen.spec import Estimate, GpuMemory, Traffic
 
 if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
+    from recipegen.spec import Cluster, ModelSpec, Recipe
 
 __all__ = ["estimate", "largest_micro_batch"]
 
 
-def estimate(model: ModelSpec, cluster: Cluster, recipe: Recipe, stack: Stack) -> Estimate:
+def estimate(
+    model: ModelSpec,
+    cluster: Cluster,
+    recipe: Recipe,
+    stack: Stack,
+    *,
+    memory: Callable[[Symbols, int], GpuMemory] = gpu_memory,
+) -> Estimate:
     """Everything a recipe costs on a cluster.
 
     Bytes are per GPU (memory, traffic) or per node (host, disk); seconds are of one optimizer step. The verdict is the
-    GPU's; host memory and disk have capacities beside them, and rules of their own.
+    GPU's; host memory and disk have capacities beside them, and rules of their own. `memory` is `gpu_memory`, or one
+    that remembers, for a search that asks for the same more than once.
     """
     x = symbols(model, recipe, stack, triton=cluster.gpu.triton)
-    gpu = gpu_memory(x, cluster.gpu.memory_bytes)
+    gpu = memory(x, cluster.gpu.memory_bytes)
     data = training_data(recipe)
     travel = moves(x, cluster)
     return Estimate(

@@ -56,7 +56,7 @@ def saved_per_token(x: Symbols) -> float:
         if a.qk_norm:
             kept += 4 * a.q + 4 * a.kv
     if a.E and not (x.full and x.autocast):
-        kept += 6 * a.H * a.k + 8 * a.E
+        kept += (6 if x.full else 2) * a.H * a.k + 8 * a.E  # frozen experts keep no copy of what they are given
     return kept
 
 
@@ -98,6 +98,8 @@ def _adapter_mlp_backward(x: Symbols) -> float:
     """Per token: gradients inside a frozen MLP beside what the layer has saved, by where adapters sit."""
     a, on = x.shape, x.adapted
     F_k = a.F * a.k
+    if a.E:
+        return 4 * F_k + 5 * a.H * a.k + 2 * a.H
     after = 4 * a.H if a.norms >= 4 else 0  # a norm after the MLP, whose input is gone by then
     if on.down:
         own = 6 * F_k + 10 * a.H if x.own_copy else 4 * F_k + 2 * a.H
@@ -108,19 +110,30 @@ def _adapter_mlp_backward(x: Symbols) -> float:
     return plain
 
 
-def working_set(x: Symbols) -> float:
-    """The larger of two moments of one layer's backward: inside the MLP (mid), and at the attention and input norm
-    (end), where the weight gradients of the whole layer are alive."""
+def mlp_backward(x: Symbols) -> float:
+    """Inside the MLP of a layer's backward, with all that the layer has saved or recomputed."""
     a = x.shape
-    F_k, attention = a.F * a.k, attention_saved(x)
-    if x.full:
-        mid = x.T * (saved_per_token(x) + (0 if a.E else 4 * F_k) + 2 * a.H)
-        mid += 3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F
-        end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + x.c * a.P_l
-    else:
-        mid = x.T * (saved_per_token(x) + _adapter_mlp_backward(x))
-        end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv)
+    if not x.full:
+        return x.T * (saved_per_token(x) + _adapter_mlp_backward(x))
+    work = x.T * (saved_per_token(x) + (0 if a.E else 4 * a.F * a.k) + 2 * a.H)
+    return work + (3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F)
+
+
+def attention_backward(x: Symbols) -> float:
+    """At the attention and the input norm, where the weight gradients of the whole layer are alive."""
+    a = x.shape
+    end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + (x.c * a.P_l if x.full else 0.0)
     if x.attention is AttentionMemory.EAGER:
         # softmax backward: fp32 probabilities, their gradient, the result, and bf16 copies, s x s per head
         end = max(end, x.T * (8 * a.H + 8 * a.q + 13 * a.A * x.s))
-    return max(mid, end)
+    return end
+
+
+def recomputed_input_norm(x: Symbols) -> float:
+    """The first thing that the recomputation of a checkpointed layer makes: fp32 input, its square, bf16 results."""
+    return 26.0 * x.T * x.shape.H
+
+
+def working_set(x: Symbols) -> float:
+    """The larger of the moments of one layer's backward."""
+    return max(mlp_backward(x), attention_backward(x))

@@ -30,6 +30,9 @@ class Adapted:
     head: bool = False
 
 
+NOTHING_ADAPTED = Adapted()
+
+
 @lru_cache(maxsize=1024)
 def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
     """What a target list reaches; all False without targets."""
@@ -39,5 +42,5 @@ def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
         attention_input=any(name in _ATTENTION_INPUT for name in linear),
         mlp_input=any(name in _MLP_INPUT for name in linear),
         down="down_proj" in linear,
-        head=parameters.adapts_head(model, targets),
+        head=parameters.adapts_head(targets),
     )

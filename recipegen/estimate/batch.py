@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from recipegen.estimate.memory import gpu_memory
 from recipegen.estimate.symbols import symbols
-from recipegen.spec import Cluster, ModelSpec, Recipe, Verdict
+from recipegen.spec import Verdict
 
 if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
+    from recipegen.spec import Cluster, ModelSpec, Recipe
 
 
 def largest_micro_batch(

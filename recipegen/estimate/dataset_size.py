@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from recipegen.dataset import steps_per_epoch as dataset_steps
-from recipegen.dataset import together
-from recipegen.dataset.lengths import longest_completion
-from recipegen.spec import DataFormat, DatasetSpec, Lengths, Recipe
+if TYPE_CHECKING:
+    from recipegen.spec import DatasetSpec, Lengths, Recipe
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,9 @@ def _kept(data: DatasetSpec, recipe: Recipe) -> Training | None:
     rows, lengths = data.rows, data.lengths
     if rows is None or lengths is None or not lengths.rows_measured:
         return None
+    from recipegen.dataset.lengths import longest_completion  # here: without data the dataset room is not needed
+    from recipegen.spec import DataFormat
+
     scale = rows / lengths.rows_measured
     if data.format is DataFormat.COMPLETION:  # long rows are cut into pieces
         longest = longest_completion(recipe.sequence_len)
@@ -66,6 +68,12 @@ def tokens_per_micro_batch(recipe: Recipe, data: Training | None) -> float:
 
 def steps_per_epoch(recipe: Recipe) -> int | None:
     """Optimizer steps of one epoch; None when a data set was not measured."""
+    if not recipe.datasets:
+        return None
+    from recipegen.dataset import steps_per_epoch as dataset_steps  # here: see _kept
+    from recipegen.dataset import together
+    from recipegen.spec import DataFormat
+
     lengths = together(recipe.datasets)
     if lengths is None:
         return None

@@ -1,4 +1,4 @@
-"""Disk per node: the download, the prepared data, the checkpoints that are kept, and swap.
+"""Disk per node: the download, the prepared data, the checkpoints that are kept, the result, and swap.
 
 A checkpoint holds parameters and optimizer states: full N (t + o + m), adapter n (t + o + m). It is counted whole for
 each node, which is right for a shared folder and an upper bound for local ones.
@@ -30,6 +30,13 @@ def checkpoint_bytes(x: Symbols, recipe: Recipe) -> int:
     return round(weights * (2 if twice else 1) + states)
 
 
+def result_bytes(x: Symbols) -> int:
+    """What is saved after the last step: the model, or the adapter and the bf16 model that it is merged into."""
+    if x.full:
+        return round(x.c * x.shape.N if x.zero3 else stored_parameter_bytes(x))
+    return round(x.t * x.n + Dtype.BF16.bytes * x.shape.N)
+
+
 def disk(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster, data: Training | None) -> Disk:
     """Bytes on the disk of one node."""
     swap = 0.0
@@ -45,4 +52,5 @@ def disk(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster, data: T
         checkpoints_kept=recipe.saving.save_total_limit + 1,
         swap_bytes=round(swap),
         capacity_bytes=cluster.node.nvme_bytes,
+        result_bytes=result_bytes(x),
     )

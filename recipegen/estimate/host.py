@@ -9,14 +9,19 @@ Loading, per node of R ranks, with the pinned transformers (tests/estimate/test_
                         local rank 0 loads; the others fill the whole model with zeros on the CPU
                         (transformers 5.16.1 _move_missing_keys_from_meta_to_device), unless Axolotl's patch keeps
                         them empty, which it does for adapters only. For a full fine-tune it costs (R - 1) models
-Offload, ZeRO-3: parameters 2 (when offloaded too) + master 4 + moments 8 + gradients 4 = 16 or 18 B per parameter over
-the nodes, times a measured 1.3 for pinned buffers and fragments (DeepSpeed's own rule of thumb is 1.5).
-The page cache is never counted.
+Offload, ZeRO-3 (deepspeed 0.18.9 stage3.py), per trained parameter: master 4, moments 8, gradients 4 in a pinned buffer
+per sub-group and 2 in one flat pinned buffer, parameters 2 in one more and 2 in the blocks from which they were moved,
+which the pinned allocator keeps: 22 B, and what rounding blocks to powers of two adds (pinned.py). Published: 23 to 24.
+Offload, FSDP2: sharded parameters pinned tensor by tensor, gradients that arrive in pinned blocks, states unpinned.
+The page cache is not part of it: pages of the checkpoint's files, which the system drops when it needs memory.
 """
 
 from __future__ import annotations
 
+import math
+
 from recipegen.catalog.planning import planning
+from recipegen.estimate import pinned
 from recipegen.estimate.activations import offloaded
 from recipegen.estimate.lasting import stored_parameter_bytes
 from recipegen.estimate.symbols import Symbols
@@ -56,33 +61,58 @@ def _loading(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster) -> 
     return terms
 
 
-def _offload(x: Symbols, ranks: int, nodes: int) -> dict[str, float]:
-    """Steady terms of parameters, gradients and states that live on the host."""
-    constants = planning()
-    if x.fsdp:
-        if not x.parameter_offload:
-            return {}
-        share = ranks / x.S
-        base = {"parameters": stored_parameter_bytes(x) * share, "adapters": x.t * x.n * share}
-        return base | {"gradients": x.g * x.n_t * share, "optimizer_states": (x.o + x.m) * x.n_t * share}
-    if x.deepspeed is None or not x.zero3:
+def _pinned(size: float, ranks: int, pin: bool) -> float:
+    """Bytes of one buffer per rank, `size` in all."""
+    return ranks * pinned.block(size / ranks) if pin else size
+
+
+def _fsdp_offload(x: Symbols, model: ModelSpec, ranks: int) -> dict[str, float]:
+    if not x.parameter_offload:
         return {}
+    share = ranks / x.S
+    packed = x.packed if x.quantised else None
+    factor = pinned.rounding(model, x.p, x.S, packed)
+    terms = {"parameters": factor * stored_parameter_bytes(x) * share, "adapters": x.t * x.n * share}
+    gradients = x.g * x.n_t * share
+    terms["gradients"] = gradients * (pinned.rounding(model, x.g, x.S) if x.full else 1.0)
+    return terms | {"optimizer_states": (x.o + x.m) * x.n_t * share}
+
+
+def _zero_offload(x: Symbols, model: ModelSpec, ranks: int) -> dict[str, float]:
     zero = x.deepspeed
+    if zero is None or not (x.zero2 or x.zero3):
+        return {}
+    constants, nodes, pin = planning(), x.nodes, zero.pin_memory
+    trained = x.n_t / nodes
     terms: dict[str, float] = {}
     if zero.offload_param == "cpu":
-        terms["parameters"] = (stored_parameter_bytes(x) + x.t * x.n) / nodes
+        factor = pinned.rounding(model, x.p, x.W, x.packed if x.quantised else None) if pin else 1.0
+        arrived = factor * stored_parameter_bytes(x) / nodes
+        terms["parameters"] = _pinned(x.p * trained, ranks, True) if x.full else arrived + x.t * x.n / nodes
+        if x.full:
+            terms["parameters_as_they_arrived"] = arrived if pin else 0.0
     elif zero.offload_param == "nvme":
-        terms["swap_buffers"] = ranks * zero.buffer_count * zero.buffer_size * x.c
+        terms["swap_buffers"] = ranks * pinned.block(zero.buffer_size * x.c) * zero.buffer_count
+    if x.state_offload == "none":
+        return terms
+    group = min(zero.sub_group_size, x.n_t / x.W)
     if x.state_offload == "nvme":
-        group = min(zero.sub_group_size, x.n_t / x.W)
-        swap = ranks * constants.nvme_swap_tensors * Dtype.FP32.bytes * group
+        swap = ranks * constants.nvme_swap_tensors * pinned.block(Dtype.FP32.bytes * group)
         terms["swap_buffers"] = terms.get("swap_buffers", 0.0) + swap
-    elif x.state_offload == "cpu":
-        terms["master_weights"] = Dtype.FP32.bytes * x.n_t / nodes
-        terms["optimizer_states"] = x.o * x.n_t / nodes
-        terms["gradients"] = Dtype.FP32.bytes * x.n_t / nodes
-    terms["offload_buffers"] = (constants.cpu_offload_overhead - 1.0) * sum(terms.values())
+    else:
+        groups = math.ceil(x.n_t / x.W / group)
+        terms["master_weights"] = Dtype.FP32.bytes * trained
+        terms["optimizer_states"] = x.o * trained
+        each = _pinned(Dtype.FP32.bytes * trained / groups, ranks, pin)
+        terms["gradients"] = groups * each
+    if x.zero3:
+        terms["gradient_buffer"] = _pinned(x.c * trained, ranks, pin)
     return terms
+
+
+def _offload(x: Symbols, model: ModelSpec, ranks: int) -> dict[str, float]:
+    """Steady terms of parameters, gradients and states that live on the host."""
+    return _fsdp_offload(x, model, ranks) if x.fsdp else _zero_offload(x, model, ranks)
 
 
 def _processes(x: Symbols, recipe: Recipe, ranks: int) -> dict[str, float]:
@@ -95,6 +125,11 @@ def _processes(x: Symbols, recipe: Recipe, ranks: int) -> dict[str, float]:
         "dataloader_workers": workers * constants.dataloader_worker_bytes,
         "prefetched_batches": ahead * (2 if loading.pin_memory else 1),
     }
+
+
+def _pinned_activations(x: Symbols, ranks: int) -> float:
+    """Offloaded activations of a micro-batch, one pinned block a layer."""
+    return ranks * x.shape.L * pinned.block(offloaded(x) / x.shape.L)
 
 
 _BASIS = {
@@ -113,17 +148,18 @@ def _terms(phase: str, parts: dict[str, float]) -> tuple[Term, ...]:
 
 def host_memory(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster) -> HostMemory:
     """Load peak and steady state of one node."""
-    ranks, nodes = x.ranks_per_node, x.nodes
+    ranks = x.ranks_per_node
     processes = _processes(x, recipe, ranks)
-    offload = _offload(x, ranks, nodes)
-    held = {"parameters": offload["parameters"]} if x.zero3 and "parameters" in offload else {}
+    offload = _offload(x, model, ranks)
+    held = {name: offload[name] for name in ("parameters", "parameters_as_they_arrived") if name in offload}
     # the data loader starts after the weights are in place
     loading = _loading(x, recipe, model, cluster) | held | {"processes": processes["processes"]}
-    steady = offload | {"offloaded_activations": ranks * offloaded(x)} | processes
+    steady = offload | {"offloaded_activations": _pinned_activations(x, ranks)} | processes
     load_terms, steady_terms = _terms("load", loading), _terms("steady", steady)
     return HostMemory(
         load_peak_bytes=sum(t.bytes for t in load_terms),
         steady_bytes=sum(t.bytes for t in steady_terms),
         capacity_bytes=cluster.node.host_ram_bytes,
         terms=load_terms + steady_terms,
+        page_cache_bytes=model.download_bytes or round(Dtype.BF16.bytes * x.shape.N),
     )

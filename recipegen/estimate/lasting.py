@@ -24,6 +24,7 @@ LASTING = frozenset(
     }
 )
 
+
 def stored_parameter_bytes(x: Symbols) -> float:
     """All base parameters as one process would hold them, unsharded, without quantisation constants."""
     N, Q = x.shape.N, x.shape.Q if x.quantised else 0

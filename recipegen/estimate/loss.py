@@ -3,8 +3,8 @@
 stock           forward 10 T V (bf16 logits 2, fp32 copy 4, log-softmax 4), backward 12 T V (log-softmax 4, gradient of
                 nll 4, gradient of log-softmax 4); a final soft-cap keeps 2 T V more (Hugging Face 5.16)
 chunked_upcast  the bf16 logits and their gradient, 4 T V, and one chunk in fp32; as stock where it is not compiled
-fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head: its
-                gradient 2, one chunk's product 2 and that in fp32 4 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
+fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head:
+                its gradient 2, one chunk's product 2, that in fp32 4 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
 cut             2 T H, and 2 V H for the head (cut cross entropy)
 """
 

@@ -1,27 +1,36 @@
 """GPU memory: the peak over phases, and what the card must have for it.
 
     allocated = max over phases of the sum of their terms
-    reserved  = lasting + (1 + spread) x passing + cuBLAS workspace + CUDA context + NCCL buffers
+    reserved  = max over phases of lasting + (1 + a) logits + (1 + b) other passing terms, + cuBLAS workspace
+    needed    = reserved + CUDA context + NCCL buffers
 
-`spread` is a band (low, central, high) from published pairs of nvidia-smi and torch's peak allocated; see
-recipegen/catalog/planning.yaml. Capacity is what PyTorch sees of the card.
+The shares a and b, their band and the band of the allocated bytes are in recipegen/catalog/planning.yaml, fitted on
+published measurements; docs/accuracy.md says how well they do. Capacity is what PyTorch sees of the card.
 """
 
 from __future__ import annotations
 
 from recipegen.catalog.planning import planning
 from recipegen.estimate.lasting import LASTING
-from recipegen.estimate.loss import logits_are_kept
 from recipegen.estimate.phases import phases
 from recipegen.estimate.symbols import Symbols
 from recipegen.spec import GpuMemory, Phase
 
+_LOGITS = "logits_and_loss"
 
-def reserved_bytes(phase: Phase, spread: float) -> int:
-    """What PyTorch reserves for a phase when its allocator spreads the passing terms by `spread`."""
+
+def _parts(phase: Phase) -> tuple[int, int, int]:
+    """Bytes of a phase that last, that are logits and loss, and the other passing ones."""
     lasting = sum(term.bytes for term in phase.terms if term.name in LASTING)
-    passing = phase.bytes - lasting
-    return round(lasting + (1.0 + spread) * passing + planning().cublas_workspace_bytes)
+    logits = sum(term.bytes for term in phase.terms if term.name == _LOGITS)
+    return lasting, logits, phase.bytes - lasting - logits
+
+
+def reserved_bytes(phase: Phase, logits_share: float, other_share: float) -> int:
+    """What PyTorch reserves for a phase when its allocator spreads logits and other passing terms by these shares."""
+    lasting, logits, other = _parts(phase)
+    spread = logits_share * logits + other_share * other
+    return round(lasting + logits + other + spread + planning().cublas_workspace_bytes)
 
 
 def outside_bytes(processes: int) -> int:
@@ -30,30 +39,35 @@ def outside_bytes(processes: int) -> int:
     return round(constants.cuda_context_bytes + (constants.nccl_buffer_bytes if processes > 1 else 0.0))
 
 
-def gpu_memory(
-    x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False, loading: bool = True
-) -> GpuMemory:
-    """Phases, peak and the band of reserved bytes on one GPU (rank 0, which holds the largest shards).
+def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False, loading: bool = True) -> GpuMemory:
+    """Phases, peak and the bands on one GPU (rank 0, which holds the largest shards).
 
-    `varying_lengths`: batches change their shape from step to step, which fragments the allocator.
+    `varying_lengths`: batches change their shape from step to step and the allocator's segments cannot grow.
     `loading` False leaves the load phase out, for runs whose loader is not one of ours.
     """
     moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
     peak = max(moments, key=lambda phase: phase.bytes)
-    band = planning().spread(sharded=x.fsdp or x.zero2 or x.zero3, logits=logits_are_kept(x))
+    constants = planning()
+    sharded = x.fsdp or x.zero2 or x.zero3
+    spread = constants.spread(sharded=sharded, full=x.full, varying_lengths=varying_lengths)
+    _, logits, other = _parts(peak)
+    off = round(constants.allocated_band * (logits + other))
+    outside = outside_bytes(x.W)
 
-    def reserved(spread: float) -> int:
-        return max(reserved_bytes(phase, spread) for phase in moments)
+    def reserved(factor: float) -> int:
+        return max(reserved_bytes(phase, factor * spread.logits, factor * spread.other) for phase in moments)
 
+    # the allocator gives blocks back before it fails, so it reserves no more than there is where the peak fits
+    room = max(capacity_bytes - outside, peak.bytes)
     return GpuMemory(
         phases=moments,
         peak_allocated_bytes=peak.bytes,
-        peak_reserved_bytes=reserved(band.central),
-        reserved_low_bytes=reserved(band.low),
-        reserved_high_bytes=reserved(band.high),
+        peak_reserved_bytes=min(reserved(1.0), room),
+        reserved_low_bytes=reserved(spread.low),
+        reserved_high_bytes=reserved(spread.high),
         capacity_bytes=capacity_bytes,
         phase=peak.name,
-        outside_bytes=outside_bytes(x.W),
-        allocated_low_bytes=peak.bytes,
-        allocated_high_bytes=peak.bytes,
+        outside_bytes=outside,
+        allocated_low_bytes=peak.bytes - off,
+        allocated_high_bytes=peak.bytes + off,
     )

@@ -289,7 +289,7 @@ def adapted_modules(model: ModelSpec, targets: Sequence[str]) -> dict[str, Linea
     return {path.rpartition(".")[2]: linear for path, linear in paths if _matches(path, targets)}
 
 
-def adapts_head(model: ModelSpec, targets: Sequence[str]) -> bool:
+def adapts_head(targets: Sequence[str]) -> bool:
     """True when the language model head carries an adapter."""
     return bool(targets) and not is_pattern(targets) and _matches(_HEAD, targets)
 

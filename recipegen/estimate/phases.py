@@ -17,9 +17,12 @@ from __future__ import annotations
 
 from recipegen.catalog.planning import planning
 from recipegen.estimate.activations import (
+    attention_backward,
     attention_mask,
     boundary_bytes,
     final_hidden,
+    mlp_backward,
+    recomputed_input_norm,
     rotary_tables,
     saved,
     saved_per_token,
@@ -166,7 +169,8 @@ def _load(x: Symbols) -> Phase:
 
 def _forward(x: Symbols, base: dict[str, float]) -> Phase:
     """Two gathered layers beside the current one, all boundaries; without FSDP2 one layer's working set."""
-    work = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
+    third = x.fsdp and x.reshard_after_forward and not x.adapter_groups
+    work = {"gathered_layers": x.layer_bytes} if third else {}
     return _phase(
         "forward",
         base,
@@ -184,7 +188,8 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
     last = (
         {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
     )
-    gathered = _gathered(x, layers=1, layers_left=x.shape.L)
+    waiting = 0 if x.adapter_groups and direction == "forward" else 1
+    gathered = _gathered(x, layers=waiting, layers_left=x.shape.L)
     if direction == "backward" and x.fsdp and not x.loss_inside_model:
         gathered.pop("root_group")  # FSDP2 gathers it when the gradient of the logits arrives
     return _phase(
@@ -211,6 +216,21 @@ def _boundaries_kept(x: Symbols, done: float, left: float) -> float:
     return boundary_bytes(x, left)
 
 
+def _layer_moment(x: Symbols) -> tuple[int, float]:
+    """Layers gathered beside the current one, and the working set, at the worst moment of a layer's backward.
+
+    FSDP2 gathers the next layer ahead. Where every adapter is a group of its own those come between: the second copy of
+    a layer is there when it arrives (its flat buffer) and when the next one's begins to, not inside the MLP.
+    """
+    if not (x.fsdp and x.reshard_after_forward):
+        return 0, working_set(x)
+    if not x.adapter_groups:
+        return 1, working_set(x)
+    start = recomputed_input_norm(x) if x.checkpointing else 0.0
+    moments = ((1, start), (0, mlp_backward(x)), (1, attention_backward(x)))
+    return max(moments, key=lambda moment: moment[0] * x.layer_bytes + moment[1])
+
+
 def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, left: float) -> Phase:
     a = x.shape
     head = (x.c if x.fsdp or x.deepspeed else max(x.g, Dtype.FP32.bytes if x.head_fp32 else 0)) * a.V * a.H
@@ -221,7 +241,7 @@ def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, 
     if x.split_root:  # the head was reduced by itself
         scatter = scatter or x.d * a.V * a.H
         head = x.g * a.V * a.H / x.S
-    ahead = x.fsdp and x.reshard_after_forward and not x.adapter_groups
+    ahead, work = _layer_moment(x)
     if x.checkpointing and not x.activation_offload:
         kept = _boundaries_kept(x, done, left)
     else:
@@ -232,10 +252,10 @@ def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, 
         {"head_gradient": head if x.full else 0.0},
         _gradients(x, done),
         _gathered(x, layers=1, layers_left=left, backward=True),
-        {"gathered_layers": x.layer_bytes if ahead else 0.0},
+        {"gathered_layers": ahead * x.layer_bytes},
         _buckets(x),
         {"reduce_scatter": scatter, "saved_activations": kept, "attention_mask": attention_mask(x)},
-        {"layer_working_set": working_set(x)},
+        {"layer_working_set": work},
     )
 
 
@@ -254,6 +274,9 @@ def _sharded_root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
     out = [_phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})]
     if a.tied:
         copies = {"embedding_gradients": 3 * x.c * VH, "reduce_scatter": x.d * x.layer}
+        if x.unsharded_accumulation:  # the end of a micro-batch that reduces nothing
+            gradients = {"unsharded_gradients": x.d * (x.n_t - P_r)}
+            copies.pop("reduce_scatter")
         out.append(_phase("tied_embedding", base, gradients, {"root_group": x.c * P_r}, copies))
     return tuple(out)
 

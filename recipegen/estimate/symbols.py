@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from recipegen.estimate import parameters
-from recipegen.estimate.adapters import Adapted, adapted
+from recipegen.estimate.adapters import NOTHING_ADAPTED, Adapted, adapted
 from recipegen.spec import (
     AttentionMemory,
     DeepSpeed,
@@ -167,7 +167,7 @@ class Symbols:
     #: only the results of matrix products and of attention are kept, everything else is recomputed
     selective_checkpointing: bool = False
     compiled: bool = False
-    adapted: Adapted = Adapted()
+    adapted: Adapted = NOTHING_ADAPTED
     #: Axolotl makes an FSDP2 group of every adapter, so the next decoder layer is not gathered ahead in backward
     adapter_groups: bool = False
     #: the loss is computed inside the model's forward, so FSDP2 gathers the root group before the loss goes backward
@@ -320,7 +320,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         packed_constants=Dtype.FP32.bytes / x.H if pre.parameters is Dtype.INT8 else ABSMAX_BYTES_PER_PARAMETER,
         fsdp_version=recipe.fsdp.version if recipe.fsdp else 2,
         compiled=recipe.torch_compile,
-        adapted=adapted(model, adapter.target_modules) if adapter and not full else Adapted(),
+        adapted=adapted(model, adapter.target_modules) if adapter and not full else NOTHING_ADAPTED,
         adapter_groups=strategy.is_fsdp and not full and recipe.trainer == "axolotl",
         loss_inside_model=recipe.trainer == "axolotl",
         outputs_upcast=one_process,

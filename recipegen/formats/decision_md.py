@@ -119,6 +119,8 @@ def _budget(decision: Decision) -> list[Row]:
     rows.append(Row(("peak allocated", gib(gpu.peak_allocated_bytes), f"in the phase {_words(gpu.phase)}")))
     band = f"planning value; {gib(gpu.reserved_low_bytes)} to {gib(gpu.reserved_high_bytes)}"
     rows.append(Row(("peak reserved", gib(gpu.peak_reserved_bytes), band)))
+    outside = "CUDA context and NCCL, beside PyTorch's allocator"
+    rows.append(Row(("outside", gib(gpu.outside_bytes), outside)))
     rows.append(Row(("capacity", gib(gpu.capacity_bytes), f"{decision.cluster.gpu.name}, as PyTorch sees it")))
     return rows
 
@@ -132,6 +134,7 @@ def _host(decision: Decision) -> list[Row]:
     return [
         Row(("while loading", gb(host.load_peak_bytes))),
         Row(("while training", gb(host.steady_bytes))),
+        Row(("pages of the model's files beside that, dropped when memory is short", gb(host.page_cache_bytes))),
         Row(("capacity", gb(host.capacity_bytes))),
     ]
 
@@ -144,6 +147,9 @@ def _disk(decision: Decision) -> list[Row]:
         Row(("tokenized data", gb(disk.prepared_bytes))),
         Row((f"{disk.checkpoints_kept} checkpoints of {gb(disk.checkpoint_bytes)}", gb(checkpoints))),
     ]
+    if disk.result_bytes:
+        what = "adapter and merged model" if decision.recipe.method.is_adapter else "trained model"
+        rows.append(Row((what, gb(disk.result_bytes))))
     if disk.swap_bytes:
         rows.append(Row(("NVMe offload", gb(disk.swap_bytes))))
     rows.append(Row(("together", gb(disk.total_bytes))))

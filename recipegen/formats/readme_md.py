@@ -44,7 +44,7 @@ def write(decision: Decision, files: tuple[str, ...]) -> str:
         shorter=_shorter(recipe),
         config="axolotl.yaml" if recipe.trainer == "axolotl" else "train.json",
         output_dir=OUTPUT_DIR,
-        reserved=gib(decision.estimate.gpu.peak_reserved_bytes),
+        reserved=gib(decision.estimate.gpu.needed_bytes),
         capacity=gib(decision.estimate.gpu.capacity_bytes),
         download=gb(decision.estimate.disk.download_bytes),
     )

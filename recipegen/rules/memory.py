@@ -20,10 +20,10 @@ def gpu_memory_is_enough(context: Context) -> Iterator[Shortage]:
     if gpu.verdict is Verdict.DOES_NOT_FIT:
         largest = max(gpu.terms, key=lambda t: t.bytes)
         yield Shortage(
-            f"GPU memory: {gib(gpu.reserved_low_bytes)} or more needed of {gib(gpu.capacity_bytes)}; the peak is in "
+            f"GPU memory: {gib(gpu.needed_low_bytes)} or more needed of {gib(gpu.capacity_bytes)}; the peak is in "
             f"{_words(gpu.phase)}, its largest term {_words(largest.name)} ({gib(largest.bytes)})",
             "see the ways out",
-            gpu.reserved_low_bytes,
+            gpu.needed_low_bytes,
             gpu.capacity_bytes,
         )
 
@@ -35,10 +35,10 @@ def gpu_memory_is_not_tight(context: Context) -> Iterator[Shortage]:
     gpu = context.costs.gpu
     if gpu.verdict is Verdict.TIGHT:
         yield Shortage(
-            f"GPU memory is tight: {gib(gpu.reserved_low_bytes)} to {gib(gpu.reserved_high_bytes)} needed of "
+            f"GPU memory is tight: {gib(gpu.needed_low_bytes)} to {gib(gpu.needed_high_bytes)} needed of "
             f"{gib(gpu.capacity_bytes)} per GPU",
             "measure the first steps before leaving it alone",
-            gpu.peak_reserved_bytes,
+            gpu.needed_bytes,
             gpu.capacity_bytes,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from recipegen.catalog.stack import Stack
 from recipegen.spec import Cluster, Estimate, Finding, ModelSpec, Recipe, Severity
@@ -80,11 +81,13 @@ def rule(
         if rule_id in _RULES:
             raise ValueError(f"two rules are called {rule_id}")
         _RULES[rule_id] = Rule(rule_id, family, severity, title, doc, source, needs_estimate, check)
+        all_rules.cache_clear()
         return check
 
     return register
 
 
+@cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, by id."""
     return tuple(_RULES[key] for key in sorted(_RULES))

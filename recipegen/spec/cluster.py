@@ -13,16 +13,20 @@ class Gpu:
 
     `memory_bytes` is what PyTorch sees (torch.cuda.get_device_properties().total_memory).
     Rates: TFLOPS are dense bf16 with fp32 accumulation; GB/s are 10^9 bytes per second.
-    `training_tflops` is what a Hugging Face training step achieves (planning value, not marketing).
+    `matmul_tflops` is a large matrix product, measured; `training_tflops` is what a person's own training step executes
+    and then replaces what would be worked out from it. One of the two is given.
     """
 
     name: str
     memory_bytes: int
     compute_capability: str  # "sm_120"; "cpu" for a test profile
     spec_tflops: float
-    training_tflops: float
+    training_tflops: float | None
     memory_bandwidth_gb_s: float
     power_w: int
+    matmul_tflops: float | None = None
+    fp32_tflops: float | None = None  # outside the tensor cores
+    nvlink: bool = False  # between all GPUs of the node
     # --- capabilities
     bf16: bool = True
     fp8: bool = False

@@ -84,12 +84,17 @@ class GpuMemory:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Host RAM per node: the peak while loading and the steady state while training."""
+    """Host RAM per node: the peak while loading and the steady state while training.
+
+    `page_cache_bytes` is apart: pages of the checkpoint's files, which the system drops when memory is short. With less
+    than that free the files are read from the disk more than once.
+    """
 
     load_peak_bytes: int
     steady_bytes: int
     capacity_bytes: int
     terms: tuple[Term, ...]
+    page_cache_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -106,12 +111,12 @@ class Disk:
     checkpoints_kept: int  # save_total_limit + 1: the new one is written before the oldest goes
     swap_bytes: int  # NVMe offload
     capacity_bytes: int
+    result_bytes: int = 0  # the model that is saved after the last step, and the merged one after an adapter run
 
     @property
     def total_bytes(self) -> int:
-        return (
-            self.download_bytes + self.prepared_bytes + self.checkpoint_bytes * self.checkpoints_kept + self.swap_bytes
-        )
+        checkpoints = self.checkpoint_bytes * self.checkpoints_kept
+        return self.download_bytes + self.prepared_bytes + checkpoints + self.swap_bytes + self.result_bytes
 
 
 @dataclass(frozen=True)

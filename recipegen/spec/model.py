@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-
-class QkNorm(str, Enum):
-    """Normalisation of queries and keys inside attention."""
-
-    NONE = "none"
-    PER_HEAD = "per_head"  # weight of head_dim (Qwen3, Gemma 3)
-    FULL = "full"  # weight over all heads (OLMo 2)
+from recipegen.spec.kinds import QkNorm
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Measurements of recipegen itself and of its numbers; each module runs as `python -m benchmarks.NAME`."""

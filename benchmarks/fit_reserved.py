@@ -28,6 +28,7 @@ from recipegen.spec.units import GIB, MIB
 
 _STEP = 0.05
 _LARGEST = 2.0
+_NEARLY_FULL = 0.9
 _SETUP = ("model", "method", "strategy", "gpu", "n_gpus", "seq_len", "micro_batch", "fused_ce")
 
 
@@ -55,6 +56,12 @@ class Pair:
 
     def error(self, logits: float, other: float) -> float:
         return abs(self.predicted(logits, other) / self.reserved_bytes - 1.0)
+
+    @property
+    def fullness(self) -> float:
+        """Share of the card that the row used; 0 where the card is not known."""
+        capacity = self.setup.card.memory_bytes
+        return (self.reserved_bytes + self.memory.outside_bytes) / capacity if capacity else 0.0
 
     def factor(self, logits: float, other: float) -> float:
         """How many times these shares the row would have needed."""
@@ -110,11 +117,14 @@ def _driver(name: str, members: Sequence[Pair]) -> str:
     used = getattr(planning(), name)
     errors = [p.error(used.logits, used.other) for p in second]
     factors = [p.factor(used.logits, used.other) for p in members]
-    covered = statistics.fmean(factor <= used.high for factor in factors)
+    covered = statistics.fmean(used.low <= factor <= used.high for factor in factors)
+    full = [factor for p, factor in zip(members, factors, strict=True) if p.fullness >= _NEARLY_FULL]
+    nearly = f"{min(full):.2f} to {max(full):.2f} ({len(full)} rows)" if full else "no rows"
     return (
         f"{name:16} fitted on {len(first)}: logits {logits:.2f}, other {other:.2f}; in use {used.logits}, {used.other}; "
         f"the other {len(second)}: median error {statistics.median(errors):.1%}, 90th percentile "
-        f"{percentile(errors, 0.9):.1%}; at most {used.high} x the shares: {covered:.0%} of {len(members)}"
+        f"{percentile(errors, 0.9):.1%}; {used.low} to {used.high} x the shares hold {covered:.0%} of {len(members)}; "
+        f"on cards at least {_NEARLY_FULL:.0%} full {nearly}, in use up to {used.needed}"
     )
 
 

@@ -143,7 +143,9 @@ def _with_wrapping(x: Symbols, recipe: Recipe, *, split: bool, adapter_groups: b
     if "adapter_groups" in known and recipe.method.is_adapter and recipe.parallelism.strategy.is_fsdp:
         x = replace(x, adapter_groups=adapter_groups)
     if not by_a_trainer:  # the first points emulate Liger with one gradient of the head, Linear4bit as a linear module
-        x = replace(x, fused_head=Dtype.FP32.bytes, quantised_adapters_copy=True)
+        x = replace(
+            x, fused_head_loss=Dtype.FP32.bytes, fused_head_after=Dtype.FP32.bytes, quantised_adapters_copy=True
+        )
     return x
 
 

@@ -10,11 +10,12 @@ from typing import Any
 @dataclass(frozen=True)
 class Spread:
     """What the allocator reserves beyond what is allocated: shares of the logits and of the other passing bytes;
-    `low` and `high` times both are the ends of the band."""
+    `low` and `high` times both are the ends of the band, `needed` times both what a nearly full card must have."""
 
     logits: float
     other: float
     low: float
+    needed: float
     high: float
 
 

@@ -4,7 +4,7 @@ stock           forward 10 T V (bf16 logits 2, fp32 copy 4, log-softmax 4), back
                 nll 4, gradient of log-softmax 4); a final soft-cap keeps 2 T V more (Hugging Face 5.16)
 chunked_upcast  the bf16 logits and their gradient, 4 T V, and one chunk in fp32; as stock where it is not compiled
 fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head:
-                its gradient 2, one chunk's product 2, that in fp32 4 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
+                its gradient 2, a chunk's product 2, that in fp32 4; then 2 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
 cut             2 T H, and 2 V H for the head (cut cross entropy)
 """
 
@@ -33,7 +33,8 @@ def loss_bytes(x: Symbols, direction: str) -> float:
     if x.loss is LossKernel.FUSED_LINEAR:
         # Liger's chunk: T split into about V / H pieces, rounded up to a power of two.
         chunk = min(1 << (math.ceil(T / math.ceil(V / H)) - 1).bit_length(), T)
-        return 2 * chunk * V + 2 * T * H + (x.fused_head * V * H if x.full else 0)
+        head = x.fused_head_loss if direction == "forward" else x.fused_head_after
+        return 2 * chunk * V + 2 * T * H + (head * V * H if x.full else 0)
     if x.loss is LossKernel.CUT:
         return 2 * T * H + (2 * V * H if x.full else 0)
     if x.loss is LossKernel.CHUNKED_UPCAST and x.loss_compiled:

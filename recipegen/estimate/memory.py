@@ -57,17 +57,19 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
     def reserved(factor: float) -> int:
         return max(reserved_bytes(phase, factor * spread.logits, factor * spread.other) for phase in moments)
 
-    # the allocator gives blocks back before it fails, so it reserves no more than there is where the peak fits
-    room = max(capacity_bytes - outside, peak.bytes)
+    low = reserved(spread.low)
+    # the allocator gives blocks back before it fails: where the peak fits, it reserves no more than there is
+    room = max(capacity_bytes - outside, low)
     return GpuMemory(
         phases=moments,
         peak_allocated_bytes=peak.bytes,
         peak_reserved_bytes=min(reserved(1.0), room),
-        reserved_low_bytes=reserved(spread.low),
+        reserved_low_bytes=low,
         reserved_high_bytes=reserved(spread.high),
         capacity_bytes=capacity_bytes,
         phase=peak.name,
         outside_bytes=outside,
+        needed_high_bytes=reserved(spread.needed) + off + outside,
         allocated_low_bytes=peak.bytes - off,
         allocated_high_bytes=peak.bytes + off,
     )

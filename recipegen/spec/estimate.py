@@ -43,7 +43,8 @@ class GpuMemory:
 
     *allocated* and *reserved* are PyTorch's (`max_memory_allocated`, `max_memory_reserved`); the card must have what is
     reserved and `outside_bytes` beside it (CUDA context, NCCL). `peak_*` are planning values, `*_low/high` bound them
-    with the coverage that docs/accuracy.md states. `capacity_bytes` is what PyTorch sees of the card.
+    with the coverage that docs/accuracy.md states. On a card with room more is reserved than is needed: the verdict
+    compares `needed_low_bytes` and `needed_high_bytes` with `capacity_bytes`, which is what PyTorch sees of the card.
     """
 
     phases: tuple[Phase, ...]
@@ -54,6 +55,7 @@ class GpuMemory:
     capacity_bytes: int
     phase: str
     outside_bytes: int = 0
+    needed_high_bytes: int = 0
     allocated_low_bytes: int = 0
     allocated_high_bytes: int = 0
 
@@ -70,10 +72,6 @@ class GpuMemory:
     @property
     def needed_low_bytes(self) -> int:
         return self.reserved_low_bytes + self.outside_bytes
-
-    @property
-    def needed_high_bytes(self) -> int:
-        return self.reserved_high_bytes + self.outside_bytes
 
     @property
     def verdict(self) -> Verdict:

@@ -160,9 +160,10 @@ def test_a_gpu_file_states_every_fact_as_a_fact(file: Path) -> None:
     table = yaml.safe_load(file.read_text())
     stated = set(table["facts"])
     required = {name.removeprefix("gpu_") for name, field in override_fields().items() if field.section == "gpu"}
-    assert required | {"compute_capability", "matmul_tflops"} == stated
+    # a training rate is what a person measured of their own runs; the catalogue has matrix products
+    assert required - {"training_tflops"} | {"compute_capability"} == stated
     assert all("mark" in fact for fact in table["facts"].values())
-    assert table["facts"]["training_tflops"]["value"] < table["facts"]["matmul_tflops"]["value"]
+    assert table["facts"]["fp32_tflops"]["value"] < table["facts"]["matmul_tflops"]["value"]
     assert set(table["by_gpu_count"]) == {1, 2, 4, 8}
     assert all("host_to_device_gb_s" in row for row in table["by_gpu_count"].values())
     assert all("all_reduce_gb_s" in row for count, row in table["by_gpu_count"].items() if count > 1)
@@ -211,7 +212,7 @@ def test_planning_rates_of_the_boxes() -> None:
         768,
     ]
     assert [load_cluster(f"kentino-{n}x-rtx-5090").node.sockets for n in (1, 2, 4, 8)] == [1, 1, 1, 2]
-    assert [load_cluster(f"kentino-8x-{gpu}").gpu.training_tflops for gpu in KENTINO_GPUS] == [95, 132, 215, 225, 172]
+    assert [load_cluster(f"kentino-8x-{gpu}").gpu.matmul_tflops for gpu in KENTINO_GPUS] == [166, 235, 384, 400, 320]
 
 
 def test_capabilities_by_architecture() -> None:
@@ -405,7 +406,7 @@ def test_a_whole_number_may_come_as_a_float() -> None:
         ({"nvme_read_gb_s": 0}, "nvme_read_gb_s is 0.0; with nvme_gb above 0"),
         ({"nvme_gb": 100, "nvme_write_gb_s": 0}, "nvme_write_gb_s is 0.0; with nvme_gb above 0"),
         ({"gpu_training_tflops": 300}, "gpu_training_tflops is 300.0, more than gpu_spec_tflops 209.5"),
-        ({"gpu_spec_tflops": 10}, "more than gpu_spec_tflops 10.0"),
+        ({"gpu_spec_tflops": 10, "gpu_training_tflops": 20}, "more than gpu_spec_tflops 10.0"),
         ({"cpu_adam_params_per_s": "1.5e999"}, "between"),
         ({"cpu_adam_params_per_s": "1.5e"}, "it must be a number"),
         ({"cpu_adam_params_per_s": "1e9 params"}, "it must be a number"),
@@ -434,7 +435,8 @@ def test_scientific_notation_that_yaml_takes_for_text_is_a_number(text: str) -> 
 @pytest.mark.parametrize("name", hardware_names())
 def test_the_catalogues_own_rates_can_be_true_together(name: str) -> None:
     resolved = resolve_hardware(name)
-    assert 0 < resolved.gpu["training_tflops"].value <= resolved.gpu["spec_tflops"].value
+    # boost clocks can pass the clock that a vendor's number is for
+    assert 0 < resolved.gpu["matmul_tflops"].value <= 1.15 * resolved.gpu["spec_tflops"].value
     assert resolved.cluster.node.nvme_read_gb_s > 0
     assert resolved.cluster.node.nvme_write_gb_s > 0
     assert (resolved.cluster.node.bus_bandwidth_gb_s > 0) == (resolved.cluster.node.gpu_count > 1)
@@ -471,8 +473,6 @@ def test_a_sane_override_shows_in_the_cluster(data: st.DataObject) -> None:
     overrides = {key: value}
     if key == "gpu_training_tflops":  # the peak of the GPU bounds it, and it the peak
         overrides["gpu_spec_tflops"] = override_fields()["gpu_spec_tflops"].max
-    elif key == "gpu_spec_tflops":
-        overrides["gpu_training_tflops"] = override_fields()["gpu_training_tflops"].min
     description = resolve_hardware("2x-h100", nodes=2, network="ib-ndr", overrides=overrides)
     facts = {"gpu": description.gpu, "node": description.node}
     fact = description.network if field.section == "network" else facts[field.section][field.name]

@@ -121,6 +121,13 @@ def test_nodes_network_and_overrides_work_on_it(profile) -> None:
     assert cluster.gpu.power_w == 300
 
 
+def test_a_gpu_of_ones_own_needs_a_matrix_product_or_a_training_rate(profile) -> None:
+    measured = load_cluster(profile(WHOLE.replace("training_tflops: 80", "matmul_tflops: 150"))).gpu
+    assert (measured.matmul_tflops, measured.training_tflops) == (150, None)
+    with pytest.raises(RecipegenError, match=r"needs gpu\.matmul_tflops"):
+        load_cluster(profile(WHOLE.replace("  training_tflops: 80\n", "")))
+
+
 def test_a_known_gpu_needs_no_more_than_a_count(profile) -> None:
     own, known = load_cluster(profile("gpu: rtx-5090\ngpu_count: 4\n")), load_cluster("4x-rtx-5090")
     assert own.node == known.node
@@ -133,7 +140,7 @@ def test_a_card_like_a_known_one(profile) -> None:
     cluster = load_cluster(profile("gpu: {like: rtx-4090, name: RTX 4090 48GB, memory_gib: 47.4}\ngpu_count: 8\n"))
     assert cluster.gpu.name == "RTX 4090 48GB"
     assert cluster.gpu.memory_bytes == round(47.4 * GIB)
-    assert cluster.gpu.training_tflops == load_cluster("8x-rtx-4090").gpu.training_tflops
+    assert cluster.gpu.matmul_tflops == load_cluster("8x-rtx-4090").gpu.matmul_tflops
 
 
 def test_a_stated_rate_replaces_the_measured_ones_of_all_collectives(profile) -> None:

@@ -69,21 +69,68 @@ def test_ddp_loads_one_tensor_at_a_time(method: Method) -> None:
 # --- offload
 
 
-def test_zero_3_offload_of_70b_needs_more_than_one_box_has() -> None:
-    """18 B per parameter are 1.27 TB, with buffers about 1.65 TB; between the published 1.3 and 1.9 TB."""
+def test_zero_3_offload_holds_22_bytes_per_parameter_and_the_rounding_of_pinned_blocks() -> None:
+    """Master 4, moments 8, gradients 4 + 2, parameters 2 + 2; 70.6e9 parameters over 8 ranks are 17.6 GB in bf16, which
+    a pinned block of 2^35 bytes holds."""
     e = of(recipe("llama-3.3-70b", strategy=Strategy.ZERO3_CPU), pro_6000())
     parts = steady(e)
-    exact = parts["parameters"] + parts["master_weights"] + parts["optimizer_states"] + parts["gradients"]
-    assert exact == 18 * N_70B
-    assert parts["offload_buffers"] == round(0.3 * exact)
-    assert 1.3e12 < e.host.steady_bytes < 1.9e12
+    assert parts["master_weights"] == 4 * N_70B
+    assert parts["optimizer_states"] == 8 * N_70B
+    assert parts["parameters"] == parts["gradient_buffer"] == 8 * 2**35
+    assert 4 * N_70B < parts["gradients"] < 1.15 * 4 * N_70B
+    assert 2 * N_70B < parts["parameters_as_they_arrived"] < 1.2 * 2 * N_70B
     assert e.host.peak_bytes > e.host.capacity_bytes
 
 
-def test_33b_with_offload_is_near_the_published_750_to_800_gb() -> None:
-    """https://github.com/deepspeedai/DeepSpeed/issues/3448; Qwen3-32B stands for a 33B model."""
-    e = of(recipe("qwen3-32b", strategy=Strategy.ZERO3_CPU), pro_6000())
-    assert e.host.steady_bytes == pytest.approx(775e9, rel=0.08)
+def test_pageable_buffers_are_not_rounded() -> None:
+    r = recipe("llama-3.3-70b", strategy=Strategy.ZERO3_CPU)
+    assert r.deepspeed is not None
+    parts = steady(of(replace(r, deepspeed=replace(r.deepspeed, pin_memory=False)), pro_6000()))
+    assert parts["gradients"] == pytest.approx(4 * N_70B)
+    assert "parameters_as_they_arrived" not in parts
+
+
+@pytest.mark.parametrize(("gpus", "least", "most"), [(1, 744e9, 800e9), (4, 500e9, 800e9), (8, 750e9, 830e9)])
+def test_published_host_memory_of_offloading_a_32b_model(gpus: int, least: float, most: float) -> None:
+    """One GPU: killed with 744 GB (https://github.com/hiyouga/LlamaFactory/issues/6755). Four: 500 GB were not enough
+    (https://github.com/IST-DASLab/llmq benchmarks/4090x4.md). 33B used 750 to 800 GB, its GPUs not printed
+    (https://github.com/deepspeedai/DeepSpeed/issues/3448)."""
+    e = of(recipe("qwen3-32b", strategy=Strategy.ZERO3_CPU, gpus=gpus), pro_6000(gpus))
+    assert least < e.host.peak_bytes < most
+
+
+def test_zero_2_with_the_optimizer_on_the_host_keeps_states_there() -> None:
+    r = recipe(strategy=Strategy.ZERO2)
+    assert r.deepspeed is not None
+    assert "optimizer_states" not in steady(of(r, rtx_5090()))
+    parts = steady(of(replace(r, deepspeed=replace(r.deepspeed, offload_optimizer="cpu")), rtx_5090()))
+    assert parts["optimizer_states"] == 8 * N_8B
+    assert parts["master_weights"] == 4 * N_8B
+
+
+def offloaded_fsdp(name: str, method: Method, gpus: int) -> Estimate:
+    r = recipe(name, method, gpus=gpus)
+    assert r.fsdp is not None
+    return of(replace(r, fsdp=replace(r.fsdp, offload_params=True)), rtx_5090(gpus))
+
+
+def test_sharded_parameters_are_pinned_tensor_by_tensor() -> None:
+    """Llama-2-13B over two ranks: an MLP slice of 70.8 MB takes a block of 2^27 bytes, a square one of 26.2 MB 2^25."""
+    e = offloaded_fsdp("llama-2-13b", Method.LORA, 2)
+    one_rank = 40 * (4 * 2**25 + 3 * 2**27) + 2 * 2**28
+    exact = samples.MODELS["llama-2-13b"][1] * 2
+    assert steady(e)["parameters"] == pytest.approx(2 * one_rank, rel=0.01)
+    assert steady(e)["parameters"] > 1.6 * exact
+    assert load(e)["parameters"] == steady(e)["parameters"]
+
+
+def test_70b_qlora_with_offload_is_within_what_people_saw_when_file_pages_count() -> None:
+    """125 to 250 GB (https://github.com/axolotl-ai-cloud/axolotl/pull/1742): packed weights, and the files that were
+    read, which the system can drop."""
+    host = offloaded_fsdp("llama-3.3-70b", Method.QLORA, 2).host
+    assert host.page_cache_bytes == 2 * N_70B
+    assert host.peak_bytes < 107e9
+    assert 125e9 < host.peak_bytes + host.page_cache_bytes < 250e9
 
 
 def test_nodes_share_what_is_offloaded() -> None:
@@ -137,8 +184,16 @@ def test_saving_the_model_alone_leaves_the_states_out() -> None:
 def test_one_checkpoint_more_than_the_limit_is_on_the_disk() -> None:
     disk = of(recipe(), rtx_5090()).disk
     assert disk.checkpoints_kept == 3
-    assert disk.total_bytes == disk.download_bytes + 3 * disk.checkpoint_bytes
+    assert disk.total_bytes == disk.download_bytes + 3 * disk.checkpoint_bytes + disk.result_bytes
     assert disk.download_bytes == 2 * N_8B
+
+
+def test_an_adapter_run_ends_with_a_merged_model_on_the_disk() -> None:
+    full, adapter, qlora = (of(recipe(method=m), rtx_5090()).disk.result_bytes for m in Method)
+    assert full == 2 * N_8B
+    assert adapter == qlora == 2 * N_8B + 4 * 41_943_040
+    gathered = of(recipe(strategy=Strategy.ZERO3_CPU), rtx_5090()).disk.result_bytes
+    assert gathered == 2 * N_8B
 
 
 # --- how long an epoch is

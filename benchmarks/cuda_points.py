@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cuda_recipes import POINTS, Chosen, Point, choose
+from benchmarks.cuda_recipes import NOT_STEPS, POINTS, Chosen, Point, choose
 from benchmarks.cuda_step import STEPS
 from benchmarks.rows import COLUMNS, Row
 from recipegen.catalog import load_stack
@@ -32,7 +32,6 @@ from recipegen.spec import LossKernel, Method, PrecisionLabel, RecipegenError, S
 from recipegen.spec.units import GIB
 
 _ROOT = Path(__file__).resolve().parents[1]
-_NOT_STEPS = ("load", "save", "eval")  # phases that the measured steps do not see
 _ALWAYS = ("torch", "transformers", "accelerate")
 _MINUTES = 10.0
 _PROBE_S = 120.0  # an import of torch on a cold disk
@@ -137,7 +136,7 @@ def _simulated(chosen: Chosen, triton: bool) -> tuple[int | None, str]:
         return None, str(error).splitlines()[0]
     except Exception as error:  # a table with a gap is worth more than none
         return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return max(phase.bytes for phase in found.phases if phase.name not in _NOT_STEPS), ""
+    return max(phase.bytes for phase in found.phases if phase.name not in NOT_STEPS), ""
 
 
 # --- what is printed

@@ -41,7 +41,7 @@ _BATCHES = ((4096, 4), (4096, 2), (2048, 2), (2048, 1), (1024, 1))
 """Sequence length in tokens and micro-batch, largest first."""
 # Part of the free memory that the estimate's upper bound may take: the estimate is what is being tested.
 _SHARE = 0.9
-_STEPS_ONLY = {"load", "save", "eval"}  # phases that a measurement of steps does not see
+NOT_STEPS = ("load", "save", "eval")  # phases that a measurement of steps does not see
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Chosen:
     @property
     def estimated_bytes(self) -> int:
         """Peak allocated bytes over the phases of a step; loading and saving are not measured."""
-        return max(phase.bytes for phase in self.memory.phases if phase.name not in _STEPS_ONLY)
+        return max(phase.bytes for phase in self.memory.phases if phase.name not in NOT_STEPS)
 
     @property
     def label(self) -> str:
@@ -117,9 +117,8 @@ def recipe_of(point: Point, model: ModelSpec, sequence_len: int, micro_batch_siz
     if point.strategy is Strategy.SINGLE:
         cluster = replace(cluster, node=replace(cluster.node, gpu_count=1))
     request = Request(model.id, cluster.name, method=point.method.value, sequence_len=sequence_len)
-    setting = settle(
-        request, model, cluster, stack, (), read_pins({"packing": False, "attention": "sdpa"}), total(model)
-    )
+    pins = read_pins({"packing": False, "attention": "sdpa"})
+    setting = settle(request, model, cluster, stack, (), pins, total(model))
     choice = Choice(
         point.method,
         point.strategy,

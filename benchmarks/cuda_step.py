@@ -58,7 +58,7 @@ def smi_bytes(uuid: str) -> int | None:
 
 
 def measure(spec: ModelSpec, recipe: Recipe, device_type: str, steps: int = STEPS) -> dict[str, Any]:
-    """Peaks in bytes over `steps` optimizer steps (None on a CPU, which counts none), and the median step in seconds."""
+    """Peaks in bytes over `steps` optimizer steps (None on a CPU, which counts none) and the median step in seconds."""
     import torch
 
     from benchmarks.cuda_build import build

@@ -54,7 +54,12 @@ KERNELS = {
     "liger": LossKernel.FUSED_LINEAR,
     "cce": LossKernel.CUT,
 }
-ATTENTIONS = {"flash": AttentionMemory.FLASH, "sdpa": AttentionMemory.MASKED, "eager": AttentionMemory.EAGER}
+ATTENTIONS = {
+    "flash": AttentionMemory.FLASH,
+    "varlen": AttentionMemory.VARLEN,
+    "sdpa": AttentionMemory.MASKED,
+    "eager": AttentionMemory.EAGER,
+}
 OPTIMIZERS = {
     "adamw": "adamw_torch_fused",
     "adamw_foreach": "adamw_torch",

@@ -42,6 +42,8 @@ class Planning:
     prepared_bytes_per_token: float
     matmul_share: float
     memory_share: float
+    flash_attention_share: float
+    masked_attention_share: float
     kernel_launch_s: float
     zero3_fetch_s: float
     overlap: float

@@ -21,8 +21,17 @@ def residual_width(x: Symbols) -> float:
 def attention_saved(x: Symbols) -> float:
     """Per token and layer: q, k, v and the output for backward, by what the kernel keeps."""
     a = x.shape
+    if x.packed_qkv and a.kv == a.q and x.attention is not AttentionMemory.EAGER:
+        return 6 * a.q + 2 * (a.q + 2 * a.kv) + 4 * a.A  # rotated q, k, the output, and all of q, k, v behind a view of v
+    if x.wide and x.attention in (AttentionMemory.FLASH, AttentionMemory.VARLEN):
+        if a.kv == a.q or x.attention is AttentionMemory.VARLEN:
+            return 16 * a.q + 4 * a.A  # fp32 runs on the memory-efficient kernel
+        # with grouped queries no fused kernel takes fp32: k and v repeated, fp32 probabilities, s x s per head
+        return 16 * a.q + 4 * a.A * x.s
     if x.attention is AttentionMemory.FLASH:
         return 4 * a.q + 4 * a.kv + 4 * a.A  # q, k, v, output in bf16; one fp32 log-sum-exp per head
+    if x.attention is AttentionMemory.VARLEN:
+        return 8 * a.q + 4 * a.A  # axolotl 0.19.0 sdpa_varlen repeats keys and values to q width
     if x.attention is AttentionMemory.MASKED:
         return 10 * a.q + 4 * a.A  # keys and values repeated to q width: sdpa has no GQA with a mask
     return 8 * a.q + 6 * a.A * x.s  # eager: k, v repeated; the fp32 softmax and its bf16 copy, s x s per head
@@ -30,16 +39,29 @@ def attention_saved(x: Symbols) -> float:
 
 def attention_mask(x: Symbols) -> float:
     """The s x s mask, one for all layers: bf16, per sequence of the micro-batch."""
-    return 0.0 if x.attention is AttentionMemory.FLASH else 2.0 * x.T * x.s
+    unmasked = x.attention in (AttentionMemory.FLASH, AttentionMemory.VARLEN)
+    return 0.0 if unmasked else 2.0 * x.T * x.s
 
 
 def adapter_inputs(x: Symbols) -> float:
     """Per token and layer: the inputs that adapters keep, in copies of their own or shared."""
     a, on = x.shape, x.adapted
+    if x.packed_qkv:  # one input for q, k and v; their products are scattered into the width of all three
+        return (x.own_copy or x.c) * on.inputs_packed + x.c * on.padded_outputs
     if x.own_copy:
         return x.own_copy * on.inputs
     down = a.F if on.down else 0
-    return x.c * (a.H * on.attention_input + a.H * on.mlp_input + down)
+    return x.h * (a.H * on.attention_input + a.H * on.mlp_input + down)
+
+
+def quantised_inputs(x: Symbols) -> float:
+    """Per token and layer: inputs of quantised modules kept beside what attention and adapters keep."""
+    a = x.shape
+    if not x.quantised or not x.kept_graphs:
+        return 0.0
+    now = x.c * (2 * a.H + a.F * a.k)  # the output of attention is kept anyway
+    before = x.c * (2 * a.H + a.q + a.F * a.k)
+    return now + (x.kept_graphs - 1) * before
 
 
 def saved_per_token(x: Symbols) -> float:
@@ -49,15 +71,24 @@ def saved_per_token(x: Symbols) -> float:
     if x.full:
         norms = (14 if x.autocast else 8) * a.H * a.norms
         kept = norms + attention + 8 * F_k
+        if x.compiled:  # inductor recomputes elementwise work: the input and result of norms stay, and no fp32 copies
+            kept = 4 * a.H * a.norms + attention + 6 * F_k
         if a.qk_norm and not x.autocast:
             kept += 6 * a.q + 6 * a.kv
     else:
-        kept = 4 * a.H * a.norms + adapter_inputs(x) + attention + 6 * F_k
+        kept = 4 * a.H * a.norms + adapter_inputs(x) + attention + 3 * x.h * F_k + quantised_inputs(x)
         if a.qk_norm:
             kept += 4 * a.q + 4 * a.kv
     if a.E and not (x.full and x.autocast):
         kept += (6 if x.full else 2) * a.H * a.k + 8 * a.E  # frozen experts keep no copy of what they are given
     return kept
+
+
+def selected_per_token(x: Symbols) -> float:
+    """What selective checkpointing keeps of a layer: its input, the output of attention, and the result of every second
+    matrix product, of which a dense layer has q, k, v, o, gate, up, down (torchtitan parallelize_llama.py)."""
+    a = x.shape
+    return residual_width(x) * a.H + x.c * (a.q + 2 * a.A) + x.c * (a.q + a.kv + a.F * a.k + a.H)
 
 
 def final_hidden(x: Symbols) -> float:
@@ -78,6 +109,8 @@ def boundary_bytes(x: Symbols, layers: float) -> float:
 
 def saved(x: Symbols, layers: float) -> float:
     """Activations of `layers` layers kept for backward, on the GPU."""
+    if x.selective_checkpointing:
+        return x.T * selected_per_token(x) * layers
     if x.checkpointing and not (x.activation_offload and not x.full):
         on_gpu = min(layers, planning().offloaded_layers_in_flight) if x.activation_offload else layers
         return boundary_bytes(x, on_gpu)
@@ -114,7 +147,7 @@ def mlp_backward(x: Symbols) -> float:
     """Inside the MLP of a layer's backward, with all that the layer has saved or recomputed."""
     a = x.shape
     if not x.full:
-        return x.T * (saved_per_token(x) + _adapter_mlp_backward(x))
+        return x.T * (saved_per_token(x) + x.h / x.c * _adapter_mlp_backward(x))
     work = x.T * (saved_per_token(x) + (0 if a.E else 4 * a.F * a.k) + 2 * a.H)
     return work + (3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F)
 
@@ -122,7 +155,9 @@ def mlp_backward(x: Symbols) -> float:
 def attention_backward(x: Symbols) -> float:
     """At the attention and the input norm, where the weight gradients of the whole layer are alive."""
     a = x.shape
-    end = x.T * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + (x.c * a.P_l if x.full else 0.0)
+    end = x.T * x.h / x.c * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + (x.c * a.P_l if x.full else 0.0)
+    if x.wide and a.kv < a.q and x.attention is AttentionMemory.FLASH:  # probabilities and their two gradients in fp32
+        end = max(end, x.T * (16 * a.H + 16 * a.q + 12 * a.A * x.s))
     if x.attention is AttentionMemory.EAGER:
         # softmax backward: fp32 probabilities, their gradient, the result, and bf16 copies, s x s per head
         end = max(end, x.T * (8 * a.H + 8 * a.q + 13 * a.A * x.s))

@@ -16,6 +16,7 @@ from recipegen.estimate import parameters
 from recipegen.spec import ModelSpec
 
 _ATTENTION_INPUT = {"q_proj", "k_proj", "v_proj", "qkv_proj"}
+_QKV = ("q_proj", "k_proj", "v_proj")
 _MLP_INPUT = {"gate_proj", "up_proj", "gate_up_proj"}
 
 
@@ -24,6 +25,10 @@ class Adapted:
     """Adapters of one decoder layer. `inputs`: elements per token of all adapted modules' inputs together."""
 
     inputs: int = 0
+    #: the same where one module makes queries, keys and values
+    inputs_packed: int = 0
+    #: widths of adapted queries, keys and values where not all three are adapted
+    padded_outputs: int = 0
     attention_input: bool = False  # some of q, k, v
     mlp_input: bool = False  # some of gate, up
     down: bool = False
@@ -37,8 +42,12 @@ NOTHING_ADAPTED = Adapted()
 def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
     """What a target list reaches; all False without targets."""
     linear = parameters.adapted_modules(model, targets)
+    inputs = sum(size for size, _, _ in linear.values())
+    parts = [linear[name] for name in _QKV if name in linear]
     return Adapted(
-        inputs=sum(size for size, _, _ in linear.values()),
+        inputs=inputs,
+        inputs_packed=inputs - sum(size for size, _, _ in parts[1:]),
+        padded_outputs=sum(width for _, width, _ in parts) if len(parts) < len(_QKV) else 0,
         attention_input=any(name in _ATTENTION_INPUT for name in linear),
         mlp_input=any(name in _MLP_INPUT for name in linear),
         down="down_proj" in linear,

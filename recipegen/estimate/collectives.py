@@ -1,8 +1,8 @@
 """One transfer: bytes on the wire by the backend's table, seconds by the link's own rate.
 
 A backend moves (n - 1) / n of a tensor over n ranks, times a factor per operation (catalog/backends.yaml): NCCL's ring
-once for an all-gather or a reduce-scatter and twice for an all-reduce. Seconds are those bytes over nccl-tests' bus bandwidth,
-which is defined so that this holds.
+once for an all-gather or a reduce-scatter, twice for an all-reduce. Seconds are those bytes over nccl-tests' bus
+bandwidth, which is defined so that this holds.
 """
 
 from __future__ import annotations

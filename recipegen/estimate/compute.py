@@ -2,7 +2,7 @@
 
 A layer's pass takes the longer of two things:
     GPU    matrix products at the share of a measured matrix product that training reaches, not faster than the weights
-           can be read, plus the bytes of elementwise kernels, of 4-bit weights being unpacked and of FSDP's copies into
+           can be read, attention at the share that its kernel reaches, and the bytes of elementwise kernels, of 4-bit weights being unpacked and of FSDP's copies into
            and out of its buffers, at the share of memory bandwidth that such kernels reach
     host   its kernels, launched one after the other: what bounds short micro-batches of an eager step
 A person's own `training_tflops` replaces all of it: operations over that rate.
@@ -17,7 +17,7 @@ from recipegen.catalog.planning import planning
 from recipegen.estimate import flops
 from recipegen.estimate.kernels import BACKWARD, dora_bytes, launches, layer_bytes, logits_bytes
 from recipegen.estimate.lasting import trainable_on_gpu
-from recipegen.spec import Dtype
+from recipegen.spec import AttentionMemory, Dtype
 from recipegen.spec.units import GB, TFLOP
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ class Compute:
 
 @dataclass(frozen=True)
 class Rates:
-    """Operations and bytes per second: matrix products, the head's, the adapters', elementwise kernels."""
+    """Operations per second of matrix products, of the head's and the adapters', of attention; bytes per second."""
 
     products: float
     head: float
     adapters: float
+    attention: float
     memory: float
 
 
@@ -62,7 +63,11 @@ def rates(x: Symbols, gpu: Gpu, kernels: Kernels, *, tf32: bool) -> Rates:
     products = half if x.c < Dtype.FP32.bytes else single
     adapters = single if kernels.fp32_adapters else products
     head = single if x.head_fp32 and not x.autocast else products
-    return Rates(products, head, adapters, gpu.memory_bandwidth_gb_s * p.memory_share * GB * x.tp)
+    attention = products  # eager: two matrix products, and the bytes between them
+    if x.attention is not AttentionMemory.EAGER:
+        share = p.masked_attention_share if x.attention is AttentionMemory.MASKED else p.flash_attention_share
+        attention = gpu.matmul_tflops * share * TFLOP * x.tp * (products / half)
+    return Rates(products, head, adapters, attention, gpu.memory_bandwidth_gb_s * p.memory_share * GB * x.tp)
 
 
 def compute(x: Symbols, gpu: Gpu, kernels: Kernels, tokens: float, *, tf32: bool = True) -> Compute:
@@ -100,10 +105,10 @@ def compute(x: Symbols, gpu: Gpu, kernels: Kernels, tokens: float, *, tf32: bool
 def _products(x: Symbols, f: Flops, tokens: float, r: Rates) -> float:
     """Matrix products of the layers: as operations, but not faster than their weights can be read."""
     if not f.layers:
-        return tokens * f.attention / r.products
+        return tokens * f.attention / r.attention
     weights = x.c * x.shape.L * x.shape.P_l
     own = max(tokens * f.layers / r.products, weights / r.memory)
-    return own + tokens * (f.attention / r.products + f.adapters / r.adapters)
+    return own + tokens * (f.attention / r.attention + f.adapters / r.adapters)
 
 
 def _fetched(x: Symbols, kernels: Kernels) -> float:

@@ -39,7 +39,7 @@ def forward(x: Symbols) -> Flops:
     """One forward pass."""
     a = x.shape
     head = a.V * a.H
-    causal = 1 if x.attention is AttentionMemory.FLASH else 2
+    causal = 1 if x.attention in (AttentionMemory.FLASH, AttentionMemory.VARLEN) else 2
     return Flops(2.0 * (a.N_active - head), 2.0 * head, 2.0 * x.n, 2.0 * causal * x.s * a.q * a.L)
 
 

@@ -58,7 +58,7 @@ def gradient_bytes(x: Symbols) -> float:
 
 def state_bytes(x: Symbols) -> float:
     """Optimizer moments and compensation; the moments of modules kept in fp32 are fp32."""
-    if x.state_offload != "none":
+    if x.state_offload != "none" or x.paged_states:
         return 0.0
     fp32 = x.o_fp32 * x.n_fp32 / x.S
     return x.o * trainable_on_gpu(x) + fp32

@@ -24,7 +24,10 @@ def logits_are_kept(x: Symbols) -> bool:
 
 def _stock(x: Symbols, direction: str) -> float:
     stock = x.stock_forward if direction == "forward" else x.stock_backward
-    return (stock + (2 if x.shape.softcap else 0)) * x.T * x.shape.V
+    kept = (stock + (2 if x.shape.softcap else 0)) * x.T * x.shape.V
+    if x.head_chunks and x.full and direction == "backward":  # the sum so far and one chunk's gradient of the head
+        kept += 2 * x.g * x.shape.V * x.shape.H
+    return kept
 
 
 def loss_bytes(x: Symbols, direction: str) -> float:

@@ -129,7 +129,7 @@ def _buckets(x: Symbols) -> dict[str, float]:
     if x.deepspeed is None:
         return {}
     pieces = planning().zero_overlap_buckets if x.zero2 else 1
-    return {"reduce_buckets": x.d * min(x.deepspeed.reduce_bucket_size, x.n_t) * pieces}
+    return {"reduce_buckets": x.d * x.deepspeed.reduce_bucket_size * pieces}  # allocated whole, however little is trained
 
 
 def _casts(x: Symbols, *, whole: bool) -> float:
@@ -299,8 +299,9 @@ def _optimizer_step(x: Symbols, base: dict[str, float]) -> Phase:
     on_gpu = x.state_offload == "none"
     gradients = {"gradients": gradient_bytes(x)}
     temporaries = x.f * trainable_on_gpu(x)
-    if x.deepspeed and x.m:  # gradients are cast to the master's dtype before the step
-        temporaries += x.m * trainable_on_gpu(x)
+    if x.deepspeed and x.m:  # flattened and cast to the master's dtype: all at once, or ZeRO-3 a sub-group at a time
+        count = trainable_on_gpu(x)
+        temporaries += (x.g + x.m) * (min(count, x.deepspeed.sub_group_size) if x.zero3 else count)
     return _phase("optimizer_step", base, gradients, {"optimizer_temporaries": temporaries if on_gpu else 0.0})
 
 

@@ -182,6 +182,18 @@ class Symbols:
     outputs_upcast: bool = False
     #: checkpoints of the reentrant kind, which recompute inside a nested backward
     reentrant: bool = False
+    #: dropout before every adapter: it keeps its result and a mask of one byte per element
+    adapter_dropout: bool = False
+    #: one linear module makes queries, keys and values: adapters on them share one input, and without grouped
+    #: queries the values are a view that keeps all three
+    packed_qkv: bool = False
+    #: graphs whose inputs of quantised modules stay until their loss is forgotten (bitsandbytes before 0.43 keeps the
+    #: input of Linear4bit as a plain attribute): 1 the current step's, 2 the step's before as well
+    kept_graphs: int = 0
+    #: moments lie in memory that the GPU pages in and that is not PyTorch's
+    paged_states: bool = False
+    #: the head makes its logits in this many chunks, each with a gradient of the head of its own; 0 one piece
+    head_chunks: int = 0
 
     # --- ranks
 
@@ -216,7 +228,27 @@ class Symbols:
         LoRA on a quantised module does not cast under autocast. FSDP gives the adapters bf16 before they run, except
         where they are groups of their own, which are gathered after the cast.
         """
-        if self.full or self.deepspeed is not None:
+        if self.full:
+            return 0.0
+        copy = self._cast_copy
+        if self.adapter_dropout:  # the dropped copy replaces the cast one
+            return (copy or self.h) + 1.0
+        return copy
+
+    @property
+    def h(self) -> float:
+        """Bytes of one element of the activations between modules. A quantised module returns the dtype of its input
+        (bitsandbytes Linear4bit), so fp32 embeddings and norms make all of them fp32 where no autocast casts back."""
+        return Dtype.FP32.bytes if self.quantised and self.embeddings_fp32 and not self.autocast else self.c
+
+    @property
+    def wide(self) -> bool:
+        """Activations are fp32 though the weights are not."""
+        return self.h > self.c
+
+    @property
+    def _cast_copy(self) -> float:
+        if self.deepspeed is not None or self.wide:
             return 0.0
         if self.fsdp:
             return self.c if self.adapter_groups else 0.0

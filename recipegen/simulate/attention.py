@@ -14,7 +14,13 @@ import torch
 from recipegen.spec import AttentionMemory
 
 NAME = "recipegen_attention"  # a name with "flash" makes transformers look for a kernel package
-IMPLEMENTATION = {AttentionMemory.FLASH: NAME, AttentionMemory.MASKED: "sdpa", AttentionMemory.EAGER: "eager"}
+VARLEN = "recipegen_varlen"
+IMPLEMENTATION = {
+    AttentionMemory.FLASH: NAME,
+    AttentionMemory.VARLEN: VARLEN,
+    AttentionMemory.MASKED: "sdpa",
+    AttentionMemory.EAGER: "eager",
+}
 
 
 def register(real: bool) -> None:
@@ -24,6 +30,8 @@ def register(real: bool) -> None:
 
     AttentionInterface.register(NAME, _on_real_tensors if real else _flash)
     AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionInterface.register(VARLEN, _repeated)
+    AttentionMaskInterface.register(VARLEN, _no_mask)
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
@@ -36,6 +44,17 @@ def _flash(module: Any, query: Any, key: Any, value: Any, *_: Any, scaling: Any 
         query, key, value = (x.to(torch.bfloat16) for x in (query, key, value))
     out = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, True, scale=scaling)[0]
     return out.transpose(1, 2).contiguous(), None
+
+
+def _repeated(
+    module: Any, query: Any, key: Any, value: Any, *_: Any, scaling: Any = None, **__: Any
+) -> tuple[Any, None]:
+    """Axolotl's path over packed rows: torch's varlen kernel has no grouped queries, so keys and values are repeated."""
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    attend = _flash if torch._guards.detect_fake_mode() else _on_real_tensors
+    return attend(module, query, key, value, scaling=scaling)
 
 
 def _on_real_tensors(

@@ -95,7 +95,8 @@ class Step:
 
         layers[0].register_forward_pre_hook(before_first, with_kwargs=True)
         for index, layer in enumerate(layers):
-            layer.register_forward_hook(after_layer(index))
+            # before FSDP2's own, whose backward counterpart gathers the layer: that belongs to the layer's phase
+            layer.register_forward_hook(after_layer(index), prepend=True)
         self.model.base.get_output_embeddings().register_forward_hook(after_head)
 
     def _loss_begins(self) -> None:

@@ -38,5 +38,6 @@ class AttentionMemory(str, Enum):
     """What attention keeps for backward."""
 
     FLASH = "flash"  # output and one fp32 number per head and token
+    VARLEN = "varlen"  # the same, with keys and values repeated for every query head (torch's varlen_attn)
     MASKED = "masked"  # sdpa with an S x S mask
     EAGER = "eager"  # all S x S probabilities

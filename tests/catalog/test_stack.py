@@ -189,7 +189,7 @@ def test_fp32_weights_need_no_compensation() -> None:
 @pytest.mark.parametrize(
     ("card", "shape", "packing", "expected"),
     [
-        (gpu("sm_120"), model(), True, ("sdpa", AttentionMemory.FLASH, True)),
+        (gpu("sm_120"), model(), True, ("sdpa", AttentionMemory.VARLEN, True)),
         (gpu("sm_120"), model(), False, ("sdpa", AttentionMemory.MASKED, True)),
         (gpu("sm_120"), model(sliding_window=4096), True, ("sdpa", AttentionMemory.MASKED, True)),
         (gpu("sm_120"), model(head_dim=512), True, ("sdpa", AttentionMemory.MASKED, True)),
@@ -221,7 +221,7 @@ def test_a_users_own_choice_of_attention() -> None:
     assert STACK.attention_memory("flash_attention_2", card, model()) is AttentionMemory.FLASH
     assert STACK.attention_memory("kernels-community/flash-attn3", card, model()) is AttentionMemory.FLASH
     assert STACK.attention_memory("eager", card, model()) is AttentionMemory.EAGER
-    assert STACK.attention_memory("sdpa", card, model(), packing=True) is AttentionMemory.FLASH
+    assert STACK.attention_memory("sdpa", card, model(), packing=True) is AttentionMemory.VARLEN
     assert STACK.attention_memory("sdpa", card, model(), packing=False) is AttentionMemory.MASKED
     with pytest.raises(RecipegenError, match="nothing is known"):
         STACK.attention_memory("bogus", card, model())

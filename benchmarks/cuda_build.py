@@ -82,8 +82,9 @@ def _quantise(base: Any, spec: ModelSpec, device: torch.device) -> None:
                 compress_statistics=True, quant_type="nf4", device="meta",
             )  # fmt: skip
             weight = torch.empty(old.weight.shape, dtype=torch.bfloat16, device=device).normal_(std=_SPREAD)
-            options = {"requires_grad": False, "compress_statistics": True, "quant_type": "nf4"}
-            new.weight = Params4bit(weight.cpu(), **options).to(device)
+            new.weight = Params4bit(weight.cpu(), requires_grad=False, compress_statistics=True, quant_type="nf4").to(
+                device
+            )
             if old.bias is not None:
                 new.bias = old.bias
             parent, _, name = path.rpartition(".")

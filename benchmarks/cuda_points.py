@@ -154,8 +154,9 @@ def _against(value: int | None, measured: int | None) -> str:
 
 def table(outcomes: Iterable[Outcome]) -> list[str]:
     """Lines for people, GiB; an error in brackets is that of the number against what was measured."""
-    head = ("point", "recipe", "allocated", "estimate", "simulated", "reserved", "nvidia-smi", "estimate (band)")
-    widths = (17, 36, 9, 16, 16, 8, 10, 0)
+    measured = ("reserved", "estimate (band)", "nvidia-smi", "estimate")
+    head = ("point", "recipe", "allocated", "estimate", "simulated", *measured)
+    widths = (17, 36, 9, 16, 16, 8, 22, 10, 0)
     lines = ["  ".join(f"{h:{w}}" for h, w in zip(head, widths, strict=True)).rstrip()]
     for one in outcomes:
         if one.chosen is None or not one.ran or one.result is None:
@@ -172,8 +173,9 @@ def table(outcomes: Iterable[Outcome]) -> list[str]:
             _against(one.chosen.estimated_bytes, measured),
             _against(one.simulated_bytes, measured),
             _gib(one.result["reserved_bytes"]),
-            _gib(one.result["nvidia_smi_bytes"]),
             f"{_gib(memory.peak_reserved_bytes)} ({band})",
+            _gib(one.result["nvidia_smi_bytes"]),
+            _against(memory.needed_bytes, one.result["nvidia_smi_bytes"]),
         )
         lines.append("  ".join(f"{c:{w}}" for c, w in zip(cells, widths, strict=True)).rstrip())
     lines += [f"{o.name}: not simulated: {o.not_simulated}" for o in outcomes if o.not_simulated]

@@ -97,7 +97,8 @@ def choose(point: Point, free_bytes: int, *, triton: bool = True) -> Chosen | No
 
 
 def _is_small_enough(memory: GpuMemory, free_bytes: int) -> bool:
-    return memory.reserved_high_bytes <= _SHARE * free_bytes
+    """Room also for what the allocator reserves only because there is room: the card must not shape the measurement."""
+    return max(memory.needed_high_bytes, memory.reserved_high_bytes + memory.outside_bytes) <= _SHARE * free_bytes
 
 
 def _tries(point: Point, free_bytes: int, triton: bool) -> Iterator[Chosen]:

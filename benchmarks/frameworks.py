@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,31 @@ _TABLE = Path(__file__).with_name("frameworks.yaml")
 
 @dataclass(frozen=True)
 class LossBytes:
-    """Bytes per token and vocabulary entry while kept logits go through the loss."""
+    """Bytes per token and vocabulary entry while kept logits go through the loss, by what the head computes in.
+
+    `forward` and `backward` are for a head under autocast, or one whose loss casts by itself; `plain` for bf16 logits
+    without autocast, `fp32` for a head that computes in fp32, both (forward, backward).
+    """
 
     forward: float
     backward: float
+    plain: tuple[float, float] | None = None
+    fp32: tuple[float, float] | None = None
+
+    def of(self, *, autocast: bool, fp32_head: bool) -> tuple[float, float]:
+        """Forward and backward bytes of one run."""
+        if not autocast and fp32_head and self.fp32:
+            return self.fp32
+        if not autocast and self.plain:
+            return self.plain
+        return (self.forward, self.backward)
+
+
+def _loss_bytes(kernel: Mapping[str, Any]) -> LossBytes:
+    def pair(name: str) -> tuple[float, float] | None:
+        return (float(kernel[name][0]), float(kernel[name][1])) if name in kernel else None
+
+    return LossBytes(float(kernel["forward"]), float(kernel["backward"]), pair("plain"), pair("fp32"))
 
 
 @dataclass(frozen=True)
@@ -43,11 +65,35 @@ class Framework:
     hf_stack: bool = False
     fused_layers: tuple[str, ...] = ()
     fused_adapters: bool = False
+    dropout: bool = False
+    repeats_kv: bool = False
+    packed_qkv: bool = False
+    kept_graphs: int = 0
+    untied: bool = False
+    head_quantised: bool = False
+    quantisation_constants: float | None = None
+    eager_softcap: bool = False
+    head_chunks: int = 0
+    sequence_parallel: bool = False
+    single_engine: str = ""
+    reduce_bucket: int = 0
+    sync_each_batch: bool = False
+    loss_compiled: Mapping[str, LossBytes] = field(default_factory=dict)
+    cumulative: tuple[str, ...] = ()
 
-    def kernel(self, fused_ce: str) -> LossBytes | None:
+    def kernel(self, fused_ce: str, *, compiled: bool = False) -> LossBytes | None:
         """The loss of a `fused_ce` text, by its first word; None when the table has none."""
         words = fused_ce.lower().split()
-        return self.loss.get(words[0]) if words else None
+        if not words:
+            return None
+        known = {**self.loss, **self.loss_compiled} if compiled else self.loss
+        return known.get(words[0])
+
+    def added(self, notes: str) -> tuple[str, ...]:
+        """What a row of a cumulative table has switched on: everything up to what its notes say it adds."""
+        found = re.search(r"cumulative: \+ ([^;]+)", notes)
+        step = found.group(1).strip() if found else ""
+        return self.cumulative[: self.cumulative.index(step) + 1] if step in self.cumulative else ()
 
 
 @cache
@@ -56,21 +102,25 @@ def _table() -> Mapping[str, Any]:
     return data
 
 
-def _built(entry: Mapping[str, Any], variant: str | None) -> Framework:
+def _built(entry: Mapping[str, Any], variant: str | None, method: str) -> Framework:
     kernels = _table()["kernels"]
-    entry = {**entry, **entry.get("variants", {}).get(variant, {})}
-    loss = {
-        word: LossBytes(float(kernels[name]["forward"]), float(kernels[name]["backward"]))
-        for word, name in entry["loss"].items()
-    }
+    entry = {**entry, **entry.get("methods", {}).get(method, {}), **entry.get("variants", {}).get(variant, {})}
+    loss, compiled = (
+        {word: _loss_bytes(kernels[name]) for word, name in entry.get(column, {}).items()}
+        for column in ("loss", "loss_compiled")
+    )
+    more = {"loss": loss, "loss_compiled": compiled, "cumulative": tuple(entry.get("cumulative", ()))}
     known = {k: v for k, v in entry.items() if k in Framework.__dataclass_fields__}
-    return Framework(**(known | {"loss": loss, "when": str(entry["when"]), "unknown": entry.get("unknown", {})}))
+    return Framework(**(known | more | {"when": str(entry["when"]), "unknown": entry.get("unknown", {})}))
 
 
-def framework(name: str, variant: str | None = None) -> Framework | None:
-    """The entry whose name begins `name`, the longest of several; None when nobody wrote down what it does."""
+def framework(name: str, variant: str | None = None, method: str = "") -> Framework | None:
+    """The entry whose name begins `name`, the longest of several; None when nobody wrote down what it does.
+
+    `variant`: a configuration that a row's notes name. `method`: full, lora, qlora, for what differs between them.
+    """
     fitting = [e for e in _table()["frameworks"] if name.lower().startswith(str(e["name"]).lower())]
     if not fitting:
         return None
-    found = _built(max(fitting, key=lambda e: len(e["name"])), variant)
+    found = _built(max(fitting, key=lambda e: len(e["name"])), variant, method)
     return replace(found, name=name)

@@ -25,8 +25,13 @@ class Kept:
     constant_bytes: float = ABSMAX_BYTES_PER_PARAMETER
 
 
-def precision_of(text: str, method: Method, layout: Layout, facts: Framework) -> Kept | str:
-    """What a precision text means for a method under an engine, or why it cannot be said."""
+def precision_of(
+    text: str, method: Method, layout: Layout, facts: Framework, states: Dtype | None = None
+) -> Kept | str:
+    """What a precision text means for a method under an engine, or why it cannot be said.
+
+    `states`: dtype of the optimizer's moments where the optimizer decides it.
+    """
     word = text.lower()
     pure = "pure bf16" in word or "bf16-true" in word
     master = "fp32 sharded" in word or "fp32 master" in word and "no fp32 master" not in word
@@ -40,13 +45,12 @@ def precision_of(text: str, method: Method, layout: Layout, facts: Framework) ->
     if method is Method.FULL:
         if layout.is_deepspeed:
             whole = "bf16_master_weights" in word
-            return Kept(
-                Precision(bf16, bf16, bf16, bf16, bf16 if whole else fp32, bf16, master=bf16 if whole else fp32), False
-            )
+            kept = bf16 if whole else fp32
+            return Kept(Precision(bf16, bf16, bf16, bf16, states or kept, bf16, master=kept), False)
         if master:
-            return Kept(Precision(fp32, fp32, fp32, bf16 if sharded else fp32, fp32, bf16), not sharded)
-        return Kept(Precision(bf16, bf16, bf16, bf16, bf16, bf16), autocast and not sharded)
-    trained = Dtype(facts.adapter)
+            return Kept(Precision(fp32, fp32, fp32, bf16 if sharded else fp32, states or fp32, bf16), not sharded)
+        return Kept(Precision(bf16, bf16, bf16, bf16, states or bf16, bf16), autocast and not sharded)
+    trained = bf16 if layout.is_deepspeed else Dtype(facts.adapter)  # the engine casts the whole module
     base, packed, constants = bf16, Dtype.NF4.bytes, ABSMAX_BYTES_PER_PARAMETER
     if method is Method.QLORA:
         base = Dtype.NF4
@@ -54,7 +58,11 @@ def precision_of(text: str, method: Method, layout: Layout, facts: Framework) ->
             constants = _GPTQ_CONSTANTS
     elif "int8 base" in word:
         base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
-    kept = _UPCAST if method is Method.QLORA and facts.kbit_fp32 and not sharded and not layout.is_deepspeed else ()
+    modules = _UPCAST if method is Method.QLORA and facts.kbit_fp32 and not sharded and not layout.is_deepspeed else ()
     reduction = bf16 if sharded else trained
-    precision = Precision(base, trained, trained, reduction, trained, bf16, fp32_modules=kept)
-    return Kept(precision, (autocast or bool(kept)) and not pure, packed, constants)
+    master = fp32 if layout.is_deepspeed else None
+    precision = Precision(
+        base, trained, trained, reduction, states or master or trained, bf16, fp32_modules=modules, master=master
+    )
+    autocast = (autocast or bool(modules)) and not (pure or layout.is_deepspeed)
+    return Kept(precision, autocast, packed, constants)

@@ -50,6 +50,8 @@ def recipe_for(
     targets: tuple[str, ...],
     dora: bool = False,
     fsdp_version: int = 2,
+    sync_each_batch: bool = False,
+    reduce_bucket: int = 0,
     **fields: Any,
 ) -> Recipe:
     """The recipe of one measured run; `fields` are fields of Recipe."""
@@ -64,6 +66,7 @@ def recipe_for(
         deepspeed = replace(
             _DEEPSPEED,
             stage=int(layout.engine[-1]),
+            reduce_bucket_size=reduce_bucket or _DEEPSPEED.reduce_bucket_size,
             offload_optimizer="cpu" if layout.offload_states else "none",
             offload_param="cpu" if layout.offload_parameters else "none",
         )
@@ -81,7 +84,7 @@ def recipe_for(
         precision=precision,
         optimizer=Optimizer(optimizer, 0.9, 0.999, 1e-8, 0.0, 1.0),
         schedule=Schedule(1e-5, "cosine", 10, None),
-        sync_each_batch=False,
+        sync_each_batch=sync_each_batch,
         pad_to_sequence_len=False,
         excess_length_strategy="drop",
         epochs=1.0,

@@ -23,7 +23,7 @@ from recipegen.catalog import load_stack
 from recipegen.catalog.stack import Stack
 from recipegen.estimate.parameters import quantised_parameters, quantised_per_layer
 from recipegen.estimate.symbols import Symbols, symbols
-from recipegen.spec import AttentionMemory, LossKernel, Method, ModelSpec, Recipe
+from recipegen.spec import AttentionMemory, Dtype, LossKernel, Method, ModelSpec, Recipe
 
 _DATA_DEPENDENT = ("attention", "act_checkpointing", "fused_ce", "precision", "optimizer", "grad_accum", "packing")
 
@@ -94,10 +94,13 @@ class _Reader:
         return value
 
 
-def _attention(text: str) -> AttentionMemory:
+def _attention(text: str, model: ModelSpec, facts: Framework) -> AttentionMemory:
     word = text.lower()
+    if facts.eager_softcap and model.logit_softcap:
+        return AttentionMemory.EAGER  # scores are capped by hand
     if word.startswith(("flash", "sdpa", "te", "flex", "fa")):
-        return AttentionMemory.FLASH  # sdpa over whole rows takes the flash or the memory-efficient kernel
+        # sdpa over whole rows takes the flash or the memory-efficient kernel
+        return AttentionMemory.VARLEN if facts.repeats_kv else AttentionMemory.FLASH
     return AttentionMemory.EAGER
 
 
@@ -123,9 +126,32 @@ def _loss(text: str, facts: Framework) -> LossKernel:
     return LossKernel.STOCK
 
 
+def _states(optimizer: str) -> Dtype | None:
+    """The dtype of the moments where the optimizer decides it."""
+    word = optimizer.lower()
+    return Dtype.INT8 if "8bit" in word or "8-bit" in word else None
+
+
+def _reshaped(x: Symbols, facts: Framework) -> Symbols:
+    """The model as the framework builds it, and what tensor parallelism with sequence parallelism leaves on one GPU."""
+    shape = x.shape
+    embeddings = shape.V * shape.H
+    if facts.untied and shape.tied:
+        shape = replace(shape, tied=False, N=shape.N + embeddings, P_r=shape.P_r + embeddings)
+        x = replace(x, n_t=shape.N if x.full else x.n_t)
+    if facts.head_quantised and x.quantised:
+        shape = replace(shape, Q=shape.Q + embeddings)
+    if facts.quantisation_constants is not None and x.quantised:
+        x = replace(x, packed_constants=facts.quantisation_constants)
+    if facts.sequence_parallel and x.tp > 1:  # every GPU works on its share of heads, MLP, vocabulary or rows
+        shape = replace(shape, P_l=shape.P_l // x.tp, P_r=shape.P_r // x.tp)
+        x = replace(x, T=-(-x.T // x.tp))
+    return replace(x, shape=shape)
+
+
 def understand(row: Row) -> Setup:
     """The setup of a row. Raises NotExpressible."""
-    facts = framework(row.framework, row.note(r"framework_config=([\w-]+)"))
+    facts = framework(row.framework, row.note(r"framework_config=([\w-]+)"), row.method)
     if facts is None:
         raise NotExpressible(f"nobody wrote down what {row.framework} does")
     assumed: list[str] = []
@@ -141,7 +167,10 @@ def understand(row: Row) -> Setup:
     except ValueError:
         raise NotExpressible(f"method {row.method!r}") from None
     gpus = read.whole("n_gpus")
-    layout = layout_of(read.text("strategy"), gpus)
+    strategy = read.text("strategy")
+    if facts.single_engine and strategy == "single":
+        strategy = facts.single_engine
+    layout = layout_of(strategy, gpus)
     if isinstance(layout, str):
         raise NotExpressible(layout)
     card = card_of(row.gpu, row.number("gpu_mem_gb"))
@@ -153,13 +182,14 @@ def understand(row: Row) -> Setup:
         if isinstance(listed, str):
             raise NotExpressible(listed)
         targets = listed
-    precision = precision_of(read.text("precision"), method, layout, facts)
+    precision = precision_of(read.text("precision"), method, layout, facts, states=_states(row.optimizer))
     if isinstance(precision, str):
         raise NotExpressible(precision)
     checkpointing = read.text("act_checkpointing").lower()
     fused = read.text("fused_ce")
     optimizer = read.text("optimizer")
     loss = _loss(fused, facts)
+    notes = " ".join((row.notes.lower(), *facts.added(row.notes)))
     recipe = recipe_for(
         model,
         method,
@@ -176,15 +206,18 @@ def understand(row: Row) -> Setup:
         gradient_accumulation=read.whole("grad_accum"),
         packing=read.text("packing").lower().startswith("yes"),
         activation_checkpointing=checkpointing != "no",
-        activation_offloading="activation offloading" in row.notes.lower() or "activation_offloading on" in row.notes,
+        activation_offloading="activation offloading" in notes or "activation_offloading on" in notes,
         loss_kernel=loss,
-        attention_memory=_attention(read.text("attention")),
-        torch_compile="compile" in row.notes.lower() and "no compile" not in row.notes.lower(),
+        attention_memory=_attention(read.text("attention"), model, facts),
+        sync_each_batch=facts.sync_each_batch,
+        reduce_bucket=facts.reduce_bucket,
+        torch_compile="compile" in notes and "no compile" not in notes,
     )
     x = symbols(model, recipe, stack())
-    kernel = facts.kernel(fused)
+    kernel = facts.kernel(fused, compiled=recipe.torch_compile)
     if loss is LossKernel.STOCK and kernel is not None:
-        x = replace(x, stock_forward=kernel.forward, stock_backward=kernel.backward)
+        forward, backward = kernel.of(autocast=precision.autocast, fp32_head=x.head_fp32 or x.fp32_parameters)
+        x = replace(x, stock_forward=forward, stock_backward=backward)
     x = replace(
         x,
         packed=precision.packed_bytes,
@@ -193,9 +226,18 @@ def understand(row: Row) -> Setup:
         adapter_groups=x.adapter_groups and facts.adapter_groups,
         reentrant=facts.reentrant,
         outputs_upcast=False,
+        root_reshards=False,
+        loss_inside_model=True,
         optimizer_in_backward="optimizer-in-backward" in optimizer,
         selective_checkpointing=checkpointing == "selective",
+        adapter_dropout=facts.dropout,
+        packed_qkv=facts.packed_qkv,
+        fp32_attention=read.text("attention").lower().startswith("sdpa"),
+        kept_graphs=min(facts.kept_graphs, 1) if recipe.activation_checkpointing else facts.kept_graphs,
+        paged_states="paged" in optimizer.lower(),
+        head_chunks=facts.head_chunks if fused.lower().startswith("chunked") else 0,
     )
+    x = _reshaped(x, facts)
     if facts.expert_modules and model.is_moe:
         quantised = quantised_parameters(model, experts=True)
         per_layer = quantised_per_layer(model, experts=True)

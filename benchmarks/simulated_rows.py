@@ -149,7 +149,11 @@ def _with_wrapping(x: Symbols, recipe: Recipe, *, split: bool, adapter_groups: b
         x = replace(x, adapter_groups=adapter_groups)
     if not by_a_trainer:  # the first points emulate Liger with one gradient of the head, Linear4bit as a linear module
         x = replace(
-            x, fused_head_loss=Dtype.FP32.bytes, fused_head_after=Dtype.FP32.bytes, quantised_adapters_copy=True
+            x,
+            fused_head_loss=Dtype.FP32.bytes,
+            fused_head_after=Dtype.FP32.bytes,
+            root_reshards=False,
+            quantised_adapters_copy=True,
         )
     return x
 

@@ -22,12 +22,11 @@ def attention_saved(x: Symbols) -> float:
     """Per token and layer: q, k, v and the output for backward, by what the kernel keeps."""
     a = x.shape
     if x.packed_qkv and a.kv == a.q and x.attention is not AttentionMemory.EAGER:
-        return 6 * a.q + 2 * (a.q + 2 * a.kv) + 4 * a.A  # rotated q, k, the output, and all of q, k, v behind a view of v
-    if x.wide and x.attention in (AttentionMemory.FLASH, AttentionMemory.VARLEN):
-        if a.kv == a.q or x.attention is AttentionMemory.VARLEN:
-            return 16 * a.q + 4 * a.A  # fp32 runs on the memory-efficient kernel
-        # with grouped queries no fused kernel takes fp32: k and v repeated, fp32 probabilities, s x s per head
-        return 16 * a.q + 4 * a.A * x.s
+        return (
+            6 * a.q + 2 * (a.q + 2 * a.kv) + 4 * a.A
+        )  # rotated q, k, the output, and all of q, k, v behind a view of v
+    if x.wide and x.fp32_attention:  # without grouped queries on the memory-efficient kernel, else on none:
+        return 16 * a.q + 4 * a.A * (x.s if x.unfused_attention else 1)  # k and v repeated, fp32 probabilities kept
     if x.attention is AttentionMemory.FLASH:
         return 4 * a.q + 4 * a.kv + 4 * a.A  # q, k, v, output in bf16; one fp32 log-sum-exp per head
     if x.attention is AttentionMemory.VARLEN:
@@ -45,6 +44,12 @@ def attention_mask(x: Symbols) -> float:
 
 def adapter_inputs(x: Symbols) -> float:
     """Per token and layer: the inputs that adapters keep, in copies of their own or shared."""
+    # DoRA: the magnitude's gradient needs the frozen and the low-rank result of every module
+    results = 2 * x.c * x.adapted.outputs if x.dora else 0.0
+    return _plain_adapter_inputs(x) + results
+
+
+def _plain_adapter_inputs(x: Symbols) -> float:
     a, on = x.shape, x.adapted
     if x.packed_qkv:  # one input for q, k and v; their products are scattered into the width of all three
         return (x.own_copy or x.c) * on.inputs_packed + x.c * on.padded_outputs
@@ -156,7 +161,7 @@ def attention_backward(x: Symbols) -> float:
     """At the attention and the input norm, where the weight gradients of the whole layer are alive."""
     a = x.shape
     end = x.T * x.h / x.c * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + (x.c * a.P_l if x.full else 0.0)
-    if x.wide and a.kv < a.q and x.attention is AttentionMemory.FLASH:  # probabilities and their two gradients in fp32
+    if x.unfused_attention:  # probabilities and their two gradients in fp32
         end = max(end, x.T * (16 * a.H + 16 * a.q + 12 * a.A * x.s))
     if x.attention is AttentionMemory.EAGER:
         # softmax backward: fp32 probabilities, their gradient, the result, and bf16 copies, s x s per head

@@ -27,6 +27,8 @@ class Adapted:
     inputs: int = 0
     #: the same where one module makes queries, keys and values
     inputs_packed: int = 0
+    #: elements per token of all adapted modules' outputs
+    outputs: int = 0
     #: widths of adapted queries, keys and values where not all three are adapted
     padded_outputs: int = 0
     attention_input: bool = False  # some of q, k, v
@@ -46,6 +48,7 @@ def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
     parts = [linear[name] for name in _QKV if name in linear]
     return Adapted(
         inputs=inputs,
+        outputs=sum(width for _, width, _ in linear.values()),
         inputs_packed=inputs - sum(size for size, _, _ in parts[1:]),
         padded_outputs=sum(width for _, width, _ in parts) if len(parts) < len(_QKV) else 0,
         attention_input=any(name in _ATTENTION_INPUT for name in linear),

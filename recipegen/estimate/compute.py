@@ -2,8 +2,9 @@
 
 A layer's pass takes the longer of two things:
     GPU    matrix products at the share of a measured matrix product that training reaches, not faster than the weights
-           can be read, attention at the share that its kernel reaches, and the bytes of elementwise kernels, of 4-bit weights being unpacked and of FSDP's copies into
-           and out of its buffers, at the share of memory bandwidth that such kernels reach
+           can be read; attention at the share that its kernel reaches; the bytes of elementwise kernels, of 4-bit
+           weights being unpacked and of FSDP's copies into and out of its buffers, at the share of memory bandwidth
+           that such kernels reach
     host   its kernels, launched one after the other: what bounds short micro-batches of an eager step
 A person's own `training_tflops` replaces all of it: operations over that rate.
 """

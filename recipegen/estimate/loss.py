@@ -2,7 +2,9 @@
 
 stock           forward 10 T V (bf16 logits 2, fp32 copy 4, log-softmax 4), backward 12 T V (log-softmax 4, gradient of
                 nll 4, gradient of log-softmax 4); a final soft-cap keeps 2 T V more (Hugging Face 5.16)
-chunked_upcast  the bf16 logits and their gradient, 4 T V, and one chunk in fp32; as stock where it is not compiled
+chunked_upcast  compiled: the bf16 logits 2 T V, in backward their gradient as well; not compiled: the bf16 logits, the
+                log-softmax of every chunk 4 T V and one chunk's copies. In train.py, where the loss is outside the
+                model: the logits, their gradient and the sum of its pieces, in fp32 where Accelerate upcasts outputs
 fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head:
                 its gradient 2, a chunk's product 2, that in fp32 4; then 2 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
 cut             2 T H, and 2 V H for the head (cut cross entropy)
@@ -37,20 +39,41 @@ def loss_bytes(x: Symbols, direction: str) -> float:
         # Liger's chunk: T split into about V / H pieces, rounded up to a power of two.
         chunk = min(1 << (math.ceil(T / math.ceil(V / H)) - 1).bit_length(), T)
         head = x.fused_head_loss if direction == "forward" else x.fused_head_after
+        if x.head_fp32:  # gradient in fp32 and the bf16 product
+            head = 6.0 if direction == "forward" else 4.0
         return 2 * chunk * V + 2 * T * H + (head * V * H if x.full else 0)
     if x.loss is LossKernel.CUT:
         return 2 * T * H + (2 * V * H if x.full else 0)
-    if x.loss is LossKernel.CHUNKED_UPCAST and x.loss_compiled:
-        softcap = 2 if x.shape.softcap else 0
-        kept = (4 + softcap) * T * V + 8 * T * V / planning().chunked_loss_chunks
-        upcast = 6 * T * V if x.outputs_upcast and direction == "forward" else 0.0  # logits and their fp32 copy
-        return max(kept, upcast)
+    if x.loss is LossKernel.CHUNKED_UPCAST:
+        return _chunked(x, direction)
     return _stock(x, direction)
+
+
+def _chunked(x: Symbols, direction: str) -> float:
+    softcap = 2 if x.shape.softcap else 0
+    copy = 4 if x.outputs_upcast else 0  # Accelerate's fp32 copy of the logits
+    if direction == "forward":
+        compiled = x.loss_compiled or not x.loss_inside_model
+        per_logit = 2 + copy + (0 if compiled else 4 + (0 if copy else 4 / planning().chunked_loss_chunks))
+    elif not x.loss_inside_model:
+        per_logit = 3 * (copy or 2)
+    else:
+        per_logit = 4 if x.loss_compiled else 6
+    return (per_logit + softcap) * x.T * x.shape.V
+
+
+def saved_for_backward(x: Symbols) -> float:
+    """What the loss holds when backward begins, before its own backward."""
+    T, V, H = x.T, x.shape.V, x.shape.H
+    if x.loss in (LossKernel.FUSED_LINEAR, LossKernel.CUT):
+        return 2 * T * H + (x.fused_head_after * V * H if x.full and x.loss is LossKernel.FUSED_LINEAR else 0.0)
+    kept = 2 if x.loss is LossKernel.CHUNKED_UPCAST and x.loss_compiled else 4
+    return (kept + (2 if x.shape.softcap else 0)) * T * V
 
 
 def evaluation_bytes(x: Symbols) -> float:
     """Without gradients, at the micro-batch of training. Liger's fused loss is for training only: evaluation has its
     logits as stock does."""
-    if x.loss is LossKernel.CHUNKED_UPCAST and x.loss_compiled:
-        return loss_bytes(x, "forward")
+    if x.loss is LossKernel.CHUNKED_UPCAST:
+        return _chunked(x, "forward")
     return _stock(x, "forward")

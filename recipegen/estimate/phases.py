@@ -35,7 +35,7 @@ from recipegen.estimate.lasting import (
     stored_parameter_bytes,
     trainable_on_gpu,
 )
-from recipegen.estimate.loss import evaluation_bytes, loss_bytes
+from recipegen.estimate.loss import evaluation_bytes, loss_bytes, saved_for_backward
 from recipegen.estimate.symbols import Symbols
 from recipegen.spec import Dtype, Phase, Term
 
@@ -107,7 +107,7 @@ def root_group(x: Symbols, *, backward: bool = False) -> float:
     head are groups of their own, the head alone stays, until its backward is done."""
     a = x.shape
     if not x.split_root:
-        return x.c * a.P_r
+        return x.c * a.P_r / x.tp
     return 0.0 if backward else x.c * a.V * a.H
 
 
@@ -129,7 +129,9 @@ def _buckets(x: Symbols) -> dict[str, float]:
     if x.deepspeed is None:
         return {}
     pieces = planning().zero_overlap_buckets if x.zero2 else 1
-    return {"reduce_buckets": x.d * x.deepspeed.reduce_bucket_size * pieces}  # allocated whole, however little is trained
+    return {
+        "reduce_buckets": x.d * x.deepspeed.reduce_bucket_size * pieces
+    }  # allocated whole, however little is trained
 
 
 def _casts(x: Symbols, *, whole: bool) -> float:
@@ -168,18 +170,36 @@ def _load(x: Symbols) -> Phase:
 
 
 def _forward(x: Symbols, base: dict[str, float]) -> Phase:
-    """Two gathered layers beside the current one, all boundaries; without FSDP2 one layer's working set."""
+    """The larger of the start, where FSDP2's root group is there twice (its flat buffer and the weights copied out of it)
+    beside two layers, and the end with all boundaries and a third layer. Without FSDP2 one layer's working set."""
+    gradients = _gradients(x, 0) if x.accumulation > 1 else {}
+    if x.fsdp and x.fsdp_version == 2 and x.checkpointing and x.reshard_after_forward:
+        second = {"root_group": root_group(x)}
+        first = {"saved_activations": saved(x, 1), "attention_mask": attention_mask(x)}
+        start = _phase("forward", base, gradients, _gathered(x, layers=2, layers_left=x.shape.L), second, first)
+    else:
+        start = None
     third = x.fsdp and x.reshard_after_forward and not x.adapter_groups
     work = {"gathered_layers": x.layer_bytes} if third else {}
-    return _phase(
+    end = _phase(
         "forward",
         base,
-        _gradients(x, 0) if x.accumulation > 1 else {},
+        gradients,
         _gathered(x, layers=2, layers_left=x.shape.L),
         work,
         {"saved_activations": saved(x, x.shape.L), "attention_mask": attention_mask(x)},
         {"layer_working_set": 0.0 if x.fsdp else x.T * saved_per_token(x)} if x.checkpointing else {},
     )
+    return max((phase for phase in (start, end) if phase), key=lambda phase: phase.bytes)
+
+
+def _loss_gathered(x: Symbols, direction: str) -> dict[str, float]:
+    """Weights that are gathered while the loss runs. A loss outside the model finds the root group freed after forward;
+    it is gathered again when the gradient of the logits arrives."""
+    if x.fsdp and x.root_reshards and not x.loss_inside_model:
+        return {}
+    waiting = 0 if x.adapter_groups and direction == "forward" else 1
+    return _gathered(x, layers=waiting, layers_left=x.shape.L)
 
 
 def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
@@ -188,20 +208,16 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
     last = (
         {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
     )
-    waiting = 0 if x.adapter_groups and direction == "forward" else 1
-    gathered = _gathered(x, layers=waiting, layers_left=x.shape.L)
-    if direction == "backward" and x.fsdp and not x.loss_inside_model:
-        gathered.pop("root_group")  # FSDP2 gathers it when the gradient of the logits arrives
-    return _phase(
-        f"loss_{direction}",
-        base,
-        last,
-        _gradients(x, 0) if x.accumulation > 1 or x.deepspeed else {},
-        gathered,
-        _buckets(x),
-        _kept(x, x.shape.L),
-        {"logits_and_loss": loss_bytes(x, direction), "weight_casts": _casts(x, whole=whole)},
-    )
+    kept = {"logits_and_loss": loss_bytes(x, direction), "weight_casts": _casts(x, whole=whole)}
+    gradients = _gradients(x, 0) if x.accumulation > 1 or x.deepspeed else {}
+    activations = _kept(x, x.shape.L)
+    name = f"loss_{direction}"
+    during = _phase(name, base, last, gradients, _loss_gathered(x, direction), _buckets(x), activations, kept)
+    if direction == "forward" or not x.root_reshards:
+        return during
+    # backward begins with the root group gathered again: its flat buffer and the weights copied out of it
+    twice = {"root_group": 2 * root_group(x), "logits_and_loss": saved_for_backward(x)}
+    return max(during, _phase(name, base, gradients, activations, twice), key=lambda phase: phase.bytes)
 
 
 def _boundaries_kept(x: Symbols, done: float, left: float) -> float:

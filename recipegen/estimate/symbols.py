@@ -172,6 +172,9 @@ class Symbols:
     adapter_groups: bool = False
     #: the loss is computed inside the model's forward, so FSDP2 gathers the root group before the loss goes backward
     loss_inside_model: bool = True
+    #: FSDP2 frees the root group after forward and gathers it again for backward, as Axolotl and Accelerate wrap it
+    root_reshards: bool = False
+    dora: bool = False
     #: adapters on quantised modules keep copies of their inputs under autocast as well (peft does not)
     quantised_adapters_copy: bool = False
     #: bytes per element of a trained head that a fused linear loss holds: gradient, product and fp32 copy while it works
@@ -190,6 +193,8 @@ class Symbols:
     #: graphs whose inputs of quantised modules stay until their loss is forgotten (bitsandbytes before 0.43 keeps the
     #: input of Linear4bit as a plain attribute): 1 the current step's, 2 the step's before as well
     kept_graphs: int = 0
+    #: torch's sdpa gets q, k and v in fp32 where activations are; a flash kernel behind a cast does not
+    fp32_attention: bool = False
     #: moments lie in memory that the GPU pages in and that is not PyTorch's
     paged_states: bool = False
     #: the head makes its logits in this many chunks, each with a gradient of the head of its own; 0 one piece
@@ -247,6 +252,13 @@ class Symbols:
         return self.h > self.c
 
     @property
+    def unfused_attention(self) -> bool:
+        """No fused kernel of torch's sdpa takes fp32 with grouped queries: it makes all probabilities. Where keys and
+        values are repeated before (VARLEN), the memory-efficient kernel takes them."""
+        grouped = self.shape.kv < self.shape.q and self.attention is AttentionMemory.FLASH
+        return self.wide and self.fp32_attention and grouped
+
+    @property
     def _cast_copy(self) -> float:
         if self.deepspeed is not None or self.wide:
             return 0.0
@@ -272,7 +284,7 @@ class Symbols:
     @property
     def layer(self) -> float:
         """Elements of one gathered decoder layer (experts padded to whole shards)."""
-        return self.shape.P_l + self.shape.X * (self.padding - 1.0)
+        return (self.shape.P_l + self.shape.X * (self.padding - 1.0)) / self.tp
 
     @property
     def layer_bytes(self) -> float:
@@ -357,6 +369,8 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         adapted=adapted(model, adapter.target_modules) if adapter and not full else NOTHING_ADAPTED,
         adapter_groups=strategy.is_fsdp and not full and recipe.trainer == "axolotl",
         loss_inside_model=recipe.trainer == "axolotl",
+        root_reshards=strategy.is_fsdp and (recipe.fsdp is None or recipe.fsdp.reshard_after_forward),
+        dora=bool(adapter and adapter.use_dora),
         outputs_upcast=one_process,
         reentrant=recipe.activation_checkpointing_reentrant,
     )

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fit_throughput import FIRST, GRID, fit
+from benchmarks.fit_throughput import FIRST, GRID, fit, points_of
 from benchmarks.rows import COLUMNS, Row, read_rows
 from benchmarks.throughput import (
     Speed,
     document,
     fitted,
+    group,
     main,
     methods,
     order,
@@ -179,3 +180,41 @@ def test_a_fit_recovers_what_the_rows_were_made_with() -> None:
 
 def test_reading_keeps_the_rows(tmp_path: Path) -> None:
     assert read_rows(write(tmp_path / "rows.csv", [FSDP, DDP])) == [FSDP, DDP]
+
+
+# --- the published rows
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "published" / "measurements.csv"
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Speed]:
+    return speeds(read_rows(CORPUS))
+
+
+def test_hugging_face_rows_that_no_constant_was_fitted_on_are_met(published: list[Speed]) -> None:
+    kept_back = group("kept back", (r for r in published if "HF stack, kept back" in r.groups))
+    assert kept_back.n > 100
+    assert kept_back.median_abs_error is not None
+    assert kept_back.median_abs_error < 0.25
+
+
+def test_strategies_are_put_in_the_order_in_which_they_were_measured(published: list[Speed]) -> None:
+    same_gpus, per_gpu = orders(published)[:2]
+    assert same_gpus.share == 1.0
+    assert per_gpu.pairs >= 10
+    assert per_gpu.share is not None
+    assert per_gpu.share >= 0.9
+
+
+def test_planning_holds_what_the_fit_finds(published: list[Speed]) -> None:
+    """The constants in planning.yaml are the result of benchmarks.fit_throughput and of nothing else."""
+    from recipegen.catalog.planning import planning
+
+    found = fit([p for p in points_of(CORPUS) if fitted(p[0].row)])
+    assert found == {name: pytest.approx(getattr(planning(), name)) for name in GRID}
+
+
+def test_every_row_with_a_throughput_is_scored_or_named(published: list[Speed]) -> None:
+    assert len(published) == sum(r.number("tokens_per_s_per_gpu") is not None for r in read_rows(CORPUS))
+    assert all(r.why_not or r.groups for r in published)

@@ -1,0 +1,228 @@
+"""What peft's adapters and the decoder layers of transformers keep for backward, of real layers on CPU tensors.
+
+Only attention stands in: a function that keeps what a flash kernel does. The bytes of one layer are the difference
+between a model of two layers and one of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from cpu_allocations import measured
+
+from recipegen.estimate.activations import saved_per_token
+from recipegen.estimate.adapters import adapted
+from recipegen.estimate.symbols import Symbols, symbols
+from recipegen.spec import Method, ModelSpec, MoeSpec, QkNorm
+from tests.simulate import tiny_recipes
+
+pytestmark = pytest.mark.stack
+
+TOKENS = 64
+RANK = 1
+#: the formula leaves out what is narrow: the products of rank `RANK`, one number per token of every norm
+NARROW = 0.01
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+TARGETS = {
+    "q and v": ("q_proj", "v_proj"),
+    "q alone": ("q_proj",),
+    "o alone": ("o_proj",),
+    "attention": ATTENTION,
+    "gate and up": ("gate_proj", "up_proj"),
+    "down alone": ("down_proj",),
+    "all linear": (*ATTENTION, "gate_proj", "up_proj", "down_proj"),
+}
+
+
+def spec(kind: str) -> ModelSpec:
+    """Ratios of real models: an MLP of 3.5 hidden sizes, four query heads to a key head."""
+    more: dict[str, Any] = {}
+    layer = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral"}[kind] + "DecoderLayer"
+    if kind == "qwen3":
+        more["qk_norm"] = QkNorm.PER_HEAD
+    if kind == "mixtral":
+        more["moe"] = MoeSpec(4, 2, 1792)
+    return ModelSpec(
+        id=kind,
+        model_type=kind,
+        layer_class=layer,
+        hidden_size=512,
+        intermediate_size=1792,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=256,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        **more,
+    )
+
+
+@cache
+def stand_in() -> str:
+    """Registers attention that keeps q, k, v, its output and one fp32 number per head and token."""
+    import torch
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, q: Any, k: Any, v: Any) -> Any:
+            batch, heads, rows, width = q.shape
+            out = torch.zeros(batch, rows, heads, width, dtype=q.dtype)
+            ctx.save_for_backward(q, k, v, out, torch.zeros(batch, heads, rows))
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return tuple(torch.zeros_like(x) for x in ctx.saved_tensors[:3])
+
+    name = "claims_attention"
+    AttentionInterface.register(name, lambda module, q, k, v, *_, **__: (Keeps.apply(q, k, v), None))
+    AttentionMaskInterface.register(name, lambda *_, **__: None)
+    return name
+
+
+def base(kind: str, layers: int) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from recipegen.simulate.config import config_values
+
+    config = CONFIG_MAPPING[kind](**config_values(replace(spec(kind), num_hidden_layers=layers)))
+    options = {"experts_implementation": "grouped_mm"} if kind == "mixtral" else {}
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=stand_in(), **options)
+
+
+def quantise(model: Any) -> None:
+    """Real Linear4bit in the place of every linear module of the decoder."""
+    import bitsandbytes as bnb
+    import torch
+
+    for path, module in list(model.model.named_modules()):
+        if type(module) is torch.nn.Linear:
+            packed = bnb.nn.Linear4bit(
+                module.in_features, module.out_features, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4"
+            )
+            packed.load_state_dict(module.state_dict())
+            parent, _, name = path.rpartition(".")
+            setattr(model.model.get_submodule(parent), name, packed.to("cpu"))
+
+
+def model(kind: str, targets: tuple[str, ...] | None, layers: int, *, packed: bool, dtype: str) -> Any:
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    made = base(kind, layers)
+    if packed:
+        quantise(made)
+    if targets is None:
+        return made.train()
+    made.enable_input_require_grads()
+    made = get_peft_model(made, LoraConfig(r=RANK, target_modules=list(targets)))
+    for parameter in made.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(getattr(torch, dtype))
+    return made.train()
+
+
+@contextmanager
+def autocast(enabled: bool) -> Iterator[None]:
+    """bf16 autocast as on CUDA: peft asks `torch.is_autocast_enabled()`, which means that of CUDA."""
+    import torch
+
+    with ExitStack() as stack:
+        if enabled:
+            before = torch.is_autocast_enabled("cuda")
+            torch.set_autocast_enabled("cuda", True)
+            stack.callback(torch.set_autocast_enabled, "cuda", before)
+            stack.enter_context(torch.autocast("cpu", torch.bfloat16, cache_enabled=False))
+        yield
+
+
+def kept(make: Callable[[int], Any], layers: int, *, casts: bool) -> int:
+    """Bytes that live after the decoder's forward."""
+    import torch
+
+    network = make(layers)
+    decoder = getattr(network, "base_model", network)
+    decoder = decoder.model.model if decoder is not network else network.model
+    tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+    held: list[Any] = []
+
+    def forward() -> None:
+        with autocast(casts):
+            held.append(decoder(input_ids=tokens, use_cache=False).last_hidden_state)
+
+    forward()  # tables and other things of the first time
+    held.clear()
+    return measured(forward)[0].left
+
+
+def kept_per_token(make: Callable[[int], Any], *, casts: bool) -> float:
+    """Bytes per token that one decoder layer keeps for its backward."""
+    return (kept(make, 2, casts=casts) - kept(make, 1, casts=casts)) / TOKENS
+
+
+def lora(kind: str, targets: tuple[str, ...] | None, *, packed: bool = False, dtype: str = "float32", casts: bool) -> float:
+    return kept_per_token(lambda layers: model(kind, targets, layers, packed=packed, dtype=dtype), casts=casts)
+
+
+def letters(kind: str, targets: tuple[str, ...], method: Method = Method.LORA, **changes: Any) -> Symbols:
+    recipe = tiny_recipes.recipe(spec(kind), method, targets=targets, activation_checkpointing=False)
+    return replace(symbols(spec(kind), recipe, tiny_recipes.stack()), **changes)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_under_autocast_a_layer_keeps_what_saved_per_token_says(kind: str, name: str) -> None:
+    targets = TARGETS[name]
+    if kind == "mixtral" and not set(targets) <= set(ATTENTION):
+        pytest.skip("its experts are no linear modules")
+    x = letters(kind, targets)
+    assert x.autocast
+    assert lora(kind, targets, casts=True) == pytest.approx(saved_per_token(x), rel=NARROW)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_adapter_on_a_linear_module_keeps_its_own_bf16_copy_under_autocast(name: str) -> None:
+    targets = TARGETS[name]
+    x = letters("llama", targets)
+    assert x.own_copy == 2
+    copies = x.own_copy * adapted(spec("llama"), targets).inputs
+    shared = lora("llama", targets, dtype="bfloat16", casts=False)
+    plain = saved_per_token(letters("llama", targets, autocast=False, t=2.0))
+    assert shared == pytest.approx(plain, rel=NARROW)
+    assert lora("llama", targets, casts=True) - copies == pytest.approx(
+        shared - plain + saved_per_token(replace(x, adapted=adapted(spec("llama"), ()))), rel=NARROW
+    )
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_without_autocast_fp32_adapters_keep_four_byte_copies(name: str) -> None:
+    x = letters("llama", TARGETS[name], autocast=False)
+    assert x.own_copy == 4
+    assert lora("llama", TARGETS[name], casts=False) == pytest.approx(saved_per_token(x), rel=NARROW)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_on_a_4_bit_module_adapters_share_their_input_under_autocast(name: str) -> None:
+    x = letters("llama", TARGETS[name], Method.QLORA)
+    assert x.own_copy == 0
+    assert lora("llama", TARGETS[name], packed=True, casts=True) == pytest.approx(saved_per_token(x), rel=NARROW)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral"])
+def test_a_full_fine_tune_in_bf16_keeps_what_saved_per_token_says(kind: str) -> None:
+    recipe = tiny_recipes.recipe(spec(kind), activation_checkpointing=False)
+    x = replace(symbols(spec(kind), recipe, tiny_recipes.stack()), autocast=False)
+    assert x.full
+    assert lora(kind, None, casts=False) == pytest.approx(saved_per_token(x), rel=NARROW)

@@ -3,7 +3,8 @@
 Each row: the setup as it was understood, predicted allocated and reserved bytes, the measured value, the error, the
 verdict beside the outcome. Then the errors by group. Allocated is compared with allocated, reserved with reserved; a
 value whose source does not say what it is, with reserved, in groups of their own. Groups, and whether a row can be
-expressed, follow from its columns; no error is looked at to decide either.
+expressed, follow from its columns; no error is looked at to decide either. A row with assumed fields is never called
+fits, since the band does not cover an assumption: at best it is tight.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ def groups(setup: Setup) -> tuple[str, ...]:
     names = [f"{kind(setup)}{apart}", f"metric {row.metric}{apart}", f"GPU {setup.card.name}{apart}"]
     if engine:
         names.append(f"{engine}{apart}")
+    if kind(setup) == SINGLE_STOCK:
+        length = "varying" if setup.framework.varying_lengths else "equal"
+        names.append(f"{SINGLE_STOCK}, rows of {length} length{apart}")
     return tuple(names)
 
 
@@ -67,6 +71,9 @@ def result(row: Row) -> Result:
     except NotExpressible as reason:
         return Result(row.id, why_not=str(reason), outcome=row.outcome, outcome_is_inferred=row.outcome_is_inferred)
     memory = training_memory(setup)
+    verdict = memory.verdict if setup.card.memory_bytes else Verdict.UNKNOWN
+    if verdict is Verdict.FITS and setup.assumed:
+        verdict = Verdict.TIGHT  # the band does not cover what was assumed
     allocated = row.metric == "allocated"
     flags = ("unit: a bare G read as GiB",) if row.unit_is_assumed else ()
     return Result(
@@ -80,7 +87,7 @@ def result(row: Row) -> Result:
         high_bytes=memory.allocated_high_bytes if allocated else memory.reserved_high_bytes,
         measured_bytes=row.measured_bytes,
         metric=row.metric,
-        verdict=memory.verdict if setup.card.memory_bytes else Verdict.UNKNOWN,
+        verdict=verdict,
         outcome=row.outcome,
         outcome_is_inferred=row.outcome_is_inferred,
         flags=flags,

@@ -14,12 +14,14 @@ import argparse
 import csv
 import json
 import math
+import os
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from recipegen.spec.units import GIB
 _ROOT = Path(__file__).resolve().parents[1]
 _ALWAYS = ("torch", "transformers", "accelerate")
 _MINUTES = 10.0
+# as the generated launchers export it (recipegen/formats/launcher.py); the caller's environment wins
+_ENVIRONMENT = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 _PROBE_S = 120.0  # an import of torch on a cold disk
 _FUSED_CE = {LossKernel.STOCK: "none", LossKernel.CHUNKED_UPCAST: "chunked", LossKernel.FUSED_LINEAR: "liger"}
 _PRECISION = {
@@ -92,12 +96,15 @@ def measure(
     return outcomes
 
 
-def run_step(chosen: Chosen, seconds: float, *, device: str = "cuda", steps: int = STEPS) -> dict[str, Any]:
+def run_step(
+    chosen: Chosen, seconds: float, *, device: str = "cuda", steps: int = STEPS, uuid: str | None = None
+) -> dict[str, Any]:
     """The worker's measurements, or `error` in words."""
-    work = pickle.dumps({"model": chosen.model, "recipe": chosen.recipe, "device": device, "steps": steps})
+    work = {"spec": chosen.model, "recipe": chosen.recipe, "device_type": device, "steps": steps, "uuid": uuid}
     command = [sys.executable, "-m", "benchmarks.cuda_step"]
+    options: dict[str, Any] = {"env": _ENVIRONMENT | os.environ, "cwd": _ROOT, "capture_output": True, "check": False}
     try:
-        done = subprocess.run(command, input=work, capture_output=True, cwd=_ROOT, timeout=seconds, check=False)
+        done = subprocess.run(command, input=pickle.dumps(work), timeout=seconds, **options)
     except subprocess.TimeoutExpired:
         return {"error": f"not done within its {seconds:.0f} s", "oom": False}
     return _last_json(done.stdout) or {"error": _last_line(done.stderr) or f"exit {done.returncode}", "oom": False}
@@ -261,6 +268,8 @@ def _notes(chosen: Chosen, result: dict[str, Any]) -> str:
     for name, key in (("peak_reserved", "reserved_bytes"), ("nvidia_smi", "nvidia_smi_bytes")):
         if result.get(key) is not None:
             parts.append(f"{name}={_measured(result[key])} GiB")
+    if result.get("alloc_conf"):
+        parts.append(f"PYTORCH_ALLOC_CONF={result['alloc_conf']}")
     parts.append("random weights; full rows without padding; peaks of steps, loading not counted")
     parts.append(" ".join(f"{name} {version}" for name, version in result["versions"].items()))
     return "; ".join(parts)
@@ -322,7 +331,11 @@ def main(arguments: list[str] | None = None) -> int:
     points = [p for p in POINTS if options.only is None or p.name in options.only]
     left = 60 * options.minutes - (time.monotonic() - begun)
     outcomes = measure(
-        points, card, seconds=left, work=run_step, say=lambda line: print(line, file=sys.stderr, flush=True)
+        points,
+        card,
+        seconds=left,
+        work=partial(run_step, uuid=card["uuid"]),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print("\n".join(table(outcomes)))
     rows = [row for row in (row_of(o, card) for o in outcomes) if row is not None]

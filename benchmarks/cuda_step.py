@@ -1,7 +1,7 @@
 """A few real training steps of one recipe on one device, in a process of its own; the worker of cuda_points.
 
     python -m benchmarks.cuda_step --probe                what card is here, as one line of JSON
-    python -m benchmarks.cuda_step < (model, recipe)      pickled by cuda_points; prints what was measured
+    python -m benchmarks.cuda_step < WORK                 pickled by cuda_points; prints what was measured
 
 The step is the trainers': Accelerate's autocast around the model (fully_shard with its policy under FSDP2), the loss
 inside transformers' forward, clipped gradients, fused AdamW. Peaks begin after the model is built.
@@ -40,6 +40,7 @@ def probe() -> dict[str, Any]:
     free, total = torch.cuda.mem_get_info(0)
     return {
         "name": properties.name,
+        "uuid": str(properties.uuid),
         "total_bytes": total,
         "free_bytes": free,
         "capability": f"sm_{properties.major}{properties.minor}",
@@ -47,8 +48,10 @@ def probe() -> dict[str, Any]:
     }
 
 
-def smi_bytes(uuid: str) -> int | None:
-    """What nvidia-smi calls used on a card, by every process; None without nvidia-smi."""
+def smi_bytes(uuid: str | None) -> int | None:
+    """What nvidia-smi calls used on a card, by every process; None without a card or without nvidia-smi."""
+    if not uuid:
+        return None
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id=GPU-{uuid}"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
@@ -57,16 +60,20 @@ def smi_bytes(uuid: str) -> int | None:
         return None
 
 
-def measure(spec: ModelSpec, recipe: Recipe, device_type: str, steps: int = STEPS) -> dict[str, Any]:
-    """Peaks in bytes over `steps` optimizer steps (None on a CPU, which counts none) and the median step in seconds."""
+def measure(
+    spec: ModelSpec, recipe: Recipe, device_type: str, steps: int = STEPS, uuid: str | None = None
+) -> dict[str, Any]:
+    """Peaks in bytes over `steps` optimizer steps (None on a CPU, which counts none) and the median step in seconds.
+
+    `uuid` names the card to nvidia-smi, which is asked before this process has anything on it, and at the end.
+    """
+    before = smi_bytes(uuid)
     import torch
 
     from benchmarks.cuda_build import build
 
     device = torch.device(device_type, 0) if device_type == "cuda" else torch.device(device_type)
     cuda = device.type == "cuda"
-    uuid = str(torch.cuda.get_device_properties(device).uuid) if cuda else ""
-    before = smi_bytes(uuid) if cuda else None
     torch.manual_seed(0)
     outer, base = build(spec, recipe, device)
     model = _prepared(outer, base, spec, recipe, device)
@@ -88,7 +95,7 @@ def measure(spec: ModelSpec, recipe: Recipe, device_type: str, steps: int = STEP
         optimizer.zero_grad()
         losses.append(float(loss.detach()))  # waits for the device
         seconds.append(time.perf_counter() - begun)
-    after = smi_bytes(uuid) if cuda else None
+    after = smi_bytes(uuid)
     used = after - before if before is not None and after is not None else None
     return {
         "allocated_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
@@ -98,6 +105,7 @@ def measure(spec: ModelSpec, recipe: Recipe, device_type: str, steps: int = STEP
         "losses": losses,
         "finite": all(map(math.isfinite, losses)),
         "trainable_parameters": sum(p.numel() for p in trainable),
+        "alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF"),
     }
 
 
@@ -126,9 +134,8 @@ def _shard(outer: Any, base: Any, spec: ModelSpec, recipe: Recipe, device: Any) 
     from benchmarks.cuda_build import DTYPES
 
     assert recipe.fsdp is not None
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    store = dist.HashStore()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=0, world_size=1, store=store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
     compute, reduction = DTYPES[recipe.precision.compute], DTYPES[recipe.precision.reduction]
     options = {
         "mesh": init_device_mesh(device.type, (1,)),
@@ -159,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
     try:
-        result = measure(work["model"], work["recipe"], work["device"], work["steps"])
+        result = measure(**work)
     except Exception as error:  # whatever a library says is the result of this point
         oom = type(error).__name__ == "OutOfMemoryError"
         result = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", "oom": oom}

@@ -22,7 +22,7 @@ from benchmarks.score import percentile
 from benchmarks.setup import NotExpressible, Setup, understand
 from recipegen.catalog.planning import planning
 from recipegen.estimate.lasting import LASTING
-from recipegen.estimate.memory import outside_bytes, reserved_bytes
+from recipegen.estimate.memory import outside_bytes, reserved_bytes, spread_driver
 from recipegen.spec import GpuMemory, RecipegenError
 from recipegen.spec.units import GIB, MIB
 
@@ -43,10 +43,7 @@ class Pair:
     @property
     def driver(self) -> str:
         """The entry of allocator_spread that this row is one of."""
-        x = self.setup.symbols
-        if not (x.fsdp or x.zero2 or x.zero3):
-            return "varying_lengths" if self.setup.framework.varying_lengths else "one_gpu"
-        return "sharded_full" if x.full else "sharded_adapter"
+        return spread_driver(self.setup.symbols, varying_lengths=self.setup.framework.varying_lengths)
 
     def predicted(self, logits: float, other: float) -> float:
         """Reserved bytes with these shares; no more than the card has."""
@@ -119,12 +116,12 @@ def _driver(name: str, members: Sequence[Pair]) -> str:
     factors = [p.factor(used.logits, used.other) for p in members]
     covered = statistics.fmean(used.low <= factor <= used.high for factor in factors)
     full = [factor for p, factor in zip(members, factors, strict=True) if p.fullness >= _NEARLY_FULL]
-    nearly = f"{min(full):.2f} to {max(full):.2f} ({len(full)} rows)" if full else "no rows"
+    nearly = f"{min(full):.2f} to {max(full):.2f} x ({len(full)} rows)" if full else "no rows"
     return (
         f"{name:16} fitted on {len(first)}: logits {logits:.2f}, other {other:.2f}; in use {used.logits}, {used.other}; "
         f"the other {len(second)}: median error {statistics.median(errors):.1%}, 90th percentile "
         f"{percentile(errors, 0.9):.1%}; {used.low} to {used.high} x the shares hold {covered:.0%} of {len(members)}; "
-        f"on cards at least {_NEARLY_FULL:.0%} full {nearly}, in use up to {used.needed}"
+        f"on cards at least {_NEARLY_FULL:.0%} full {nearly}, in use up to {used.needed_logits}, {used.needed_other}"
     )
 
 

@@ -78,6 +78,9 @@ class Framework:
     single_engine: str = ""
     reduce_bucket: int = 0
     sync_each_batch: bool = False
+    constants_sharded: bool = False
+    expandable_segments: bool = False
+    empties_cache: bool = False
     loss_compiled: Mapping[str, LossBytes] = field(default_factory=dict)
     cumulative: tuple[str, ...] = ()
 
@@ -93,7 +96,11 @@ class Framework:
         """What a row of a cumulative table has switched on: everything up to what its notes say it adds."""
         found = re.search(r"cumulative: \+ ([^;]+)", notes)
         step = found.group(1).strip() if found else ""
-        return self.cumulative[: self.cumulative.index(step) + 1] if step in self.cumulative else ()
+        if step in self.cumulative:
+            return self.cumulative[: self.cumulative.index(step) + 1]
+        found = re.search(r"optimization table, [^;]* row \(([^)]*)\)", notes)  # all but what it lacks
+        lacks = found.group(1).replace("-", " ").lower() if found else ""
+        return tuple(s for s in self.cumulative if s.replace("-", " ").lower() not in lacks) if found else ()
 
 
 @cache

@@ -12,6 +12,8 @@ from recipegen.spec import Dtype, Method, Precision
 _UPCAST = ("embed_tokens", "lm_head", "norm")
 #: GPTQ, AWQ: 4 bits, one fp16 scale and one 4-bit zero per group of 128 weights
 _GROUP = 128
+#: NVFP4: one 8-bit scale per 16 weights
+_NVFP4_GROUP = 16
 _GPTQ_CONSTANTS = (2 + 0.5) / _GROUP
 
 
@@ -56,6 +58,8 @@ def precision_of(
         base = Dtype.NF4
         if "gptq" in word or "awq" in word:
             constants = _GPTQ_CONSTANTS
+    elif "nvfp4" in word:
+        base, constants = Dtype.NF4, 1 / _NVFP4_GROUP
     elif "int8 base" in word:
         base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
     modules = _UPCAST if method is Method.QLORA and facts.kbit_fp32 and not sharded and not layout.is_deepspeed else ()

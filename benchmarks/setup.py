@@ -126,6 +126,12 @@ def _loss(text: str, facts: Framework) -> LossKernel:
     return LossKernel.STOCK
 
 
+def _experts_packed(row: Row) -> bool:
+    """Fused expert matrices are quantised as well: by a switch, in the checkpoint, or split into linear modules."""
+    name = row.model.lower()
+    return "quantize_moe_experts" in row.notes or "nvfp4" in name or "linearized" in name
+
+
 def _states(optimizer: str) -> Dtype | None:
     """The dtype of the moments where the optimizer decides it."""
     word = optimizer.lower()
@@ -133,7 +139,7 @@ def _states(optimizer: str) -> Dtype | None:
 
 
 def _reshaped(x: Symbols, facts: Framework) -> Symbols:
-    """The model as the framework builds it, and what tensor parallelism with sequence parallelism leaves on one GPU."""
+    """The model and its quantisation as the framework makes them."""
     shape = x.shape
     embeddings = shape.V * shape.H
     if facts.untied and shape.tied:
@@ -141,12 +147,12 @@ def _reshaped(x: Symbols, facts: Framework) -> Symbols:
         x = replace(x, n_t=shape.N if x.full else x.n_t)
     if facts.head_quantised and x.quantised:
         shape = replace(shape, Q=shape.Q + embeddings)
+        x = replace(x, quantised_head=True)
     if facts.quantisation_constants is not None and x.quantised:
         x = replace(x, packed_constants=facts.quantisation_constants)
-    if facts.sequence_parallel and x.tp > 1:  # every GPU works on its share of heads, MLP, vocabulary or rows
-        shape = replace(shape, P_l=shape.P_l // x.tp, P_r=shape.P_r // x.tp)
-        x = replace(x, T=-(-x.T // x.tp))
-    return replace(x, shape=shape)
+    if facts.constants_sharded:
+        x = replace(x, packed_constants=x.packed_constants / x.S)
+    return replace(x, shape=shape, sequence_parallel=facts.sequence_parallel)
 
 
 def understand(row: Row) -> Setup:
@@ -182,7 +188,8 @@ def understand(row: Row) -> Setup:
         if isinstance(listed, str):
             raise NotExpressible(listed)
         targets = listed
-    precision = precision_of(read.text("precision"), method, layout, facts, states=_states(row.optimizer))
+    stored = "nvfp4" if "nvfp4" in row.model.lower() else ""  # a checkpoint whose weights are 4-bit already
+    precision = precision_of(f"{read.text('precision')} {stored}", method, layout, facts, states=_states(row.optimizer))
     if isinstance(precision, str):
         raise NotExpressible(precision)
     checkpointing = read.text("act_checkpointing").lower()
@@ -238,7 +245,7 @@ def understand(row: Row) -> Setup:
         head_chunks=facts.head_chunks if fused.lower().startswith("chunked") else 0,
     )
     x = _reshaped(x, facts)
-    if facts.expert_modules and model.is_moe:
+    if model.is_moe and (facts.expert_modules or _experts_packed(row)):
         quantised = quantised_parameters(model, experts=True)
         per_layer = quantised_per_layer(model, experts=True)
         x = replace(x, shape=replace(x.shape, Q=quantised, Q_l=per_layer))

@@ -285,7 +285,17 @@ def estimate(world: Cluster) -> Estimate:
         Phase("optimizer step", terms[:3]),
     )
     capacity = world.gpu.memory_bytes
-    gpu = GpuMemory(phases, 15 * GIB, 17 * GIB, 16 * GIB, 19 * GIB, capacity, "layer backward", needed_high_bytes=19 * GIB)
+    gpu = GpuMemory(
+        phases,
+        15 * GIB,
+        17 * GIB,
+        16 * GIB,
+        19 * GIB,
+        capacity,
+        "layer backward",
+        needed_low_bytes=16 * GIB,
+        needed_high_bytes=19 * GIB,
+    )
     host = HostMemory(
         40 * GIB, 20 * GIB, world.node.host_ram_bytes, (Term("model", "loading", 16 * GIB, "safetensors"),)
     )

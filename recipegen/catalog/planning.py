@@ -10,13 +10,14 @@ from typing import Any
 @dataclass(frozen=True)
 class Spread:
     """What the allocator reserves beyond what is allocated: shares of the logits and of the other passing bytes;
-    `low` and `high` times both are the ends of the band, `needed` times both what a nearly full card must have."""
+    `low` and `high` times both are the ends of the band; `needed_*` are the shares that a nearly full card had."""
 
     logits: float
     other: float
     low: float
-    needed: float
     high: float
+    needed_logits: float
+    needed_other: float
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class Planning:
     """planning.yaml with its values alone; units, marks and sources stay in the file, under the same names."""
 
     one_gpu: Spread
-    sharded_adapter: Spread
-    sharded_full: Spread
+    fsdp2: Spread
+    second_stream_adapter: Spread
+    second_stream_full: Spread
     varying_lengths: Spread
     allocated_band: float
     cuda_context_bytes: float
@@ -48,13 +50,10 @@ class Planning:
     zero3_fetch_s: float
     overlap: float
 
-    def spread(self, *, sharded: bool, full: bool, varying_lengths: bool) -> Spread:
-        """How far the allocator spreads the passing part of a phase."""
-        if varying_lengths and not sharded:
-            return self.varying_lengths
-        if not sharded:
-            return self.one_gpu
-        return self.sharded_full if full else self.sharded_adapter
+    def spread(self, driver: str) -> Spread:
+        """How far the allocator spreads the passing part of a phase, by what drives it."""
+        found: Spread = getattr(self, driver)
+        return found
 
 
 def planning_table() -> dict[str, Any]:

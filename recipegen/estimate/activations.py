@@ -75,13 +75,15 @@ def saved_per_token(x: Symbols) -> float:
     attention, F_k = attention_saved(x), a.F * a.k
     if x.full:
         norms = (14 if x.autocast else 8) * a.H * a.norms
-        kept = norms + attention + 8 * F_k
+        kept = norms + attention + (8 if a.gated else 4) * F_k
         if x.compiled:  # inductor recomputes elementwise work: the input and result of norms stay, and no fp32 copies
-            kept = 4 * a.H * a.norms + attention + 6 * F_k
+            kept = 4 * a.H * a.norms + attention + (6 if a.gated else 4) * F_k
         if a.qk_norm and not x.autocast:
             kept += 6 * a.q + 6 * a.kv
     else:
-        kept = 4 * a.H * a.norms + adapter_inputs(x) + attention + 3 * x.h * F_k + quantised_inputs(x)
+        kept = (
+            4 * a.H * a.norms + adapter_inputs(x) + attention + (3 if a.gated else 1) * x.h * F_k + quantised_inputs(x)
+        )
         if a.qk_norm:
             kept += 4 * a.q + 4 * a.kv
     if a.E and not (x.full and x.autocast):

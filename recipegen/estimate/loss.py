@@ -29,6 +29,8 @@ def _stock(x: Symbols, direction: str) -> float:
     kept = (stock + (2 if x.shape.softcap else 0)) * x.T * x.shape.V
     if x.head_chunks and x.full and direction == "backward":  # the sum so far and one chunk's gradient of the head
         kept += 2 * x.g * x.shape.V * x.shape.H
+    if x.quantised_head:  # dequantised, and in the dtype of what it meets (bitsandbytes MatMul4Bit)
+        kept += 2 * x.c * x.shape.V * x.shape.H
     return kept
 
 

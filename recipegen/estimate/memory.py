@@ -39,6 +39,15 @@ def outside_bytes(processes: int) -> int:
     return round(constants.cuda_context_bytes + (constants.nccl_buffer_bytes if processes > 1 else 0.0))
 
 
+def spread_driver(x: Symbols, *, varying_lengths: bool = False) -> str:
+    """What decides how far the allocator spreads: an entry of allocator_spread in planning.yaml."""
+    if x.zero2 or x.zero3 or (x.fsdp and x.fsdp_version == 1):
+        return "second_stream_full" if x.full else "second_stream_adapter"
+    if varying_lengths:
+        return "varying_lengths"
+    return "fsdp2" if x.fsdp else "one_gpu"
+
+
 def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False, loading: bool = True) -> GpuMemory:
     """Phases, peak and the bands on one GPU (rank 0, which holds the largest shards).
 
@@ -48,8 +57,7 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
     moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
     peak = max(moments, key=lambda phase: phase.bytes)
     constants = planning()
-    sharded = x.fsdp or x.zero2 or x.zero3
-    spread = constants.spread(sharded=sharded, full=x.full, varying_lengths=varying_lengths)
+    spread = constants.spread(spread_driver(x, varying_lengths=varying_lengths))
     _, logits, other = _parts(peak)
     off = round(constants.allocated_band * (logits + other))
     outside = outside_bytes(x.W)
@@ -64,12 +72,15 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
         phases=moments,
         peak_allocated_bytes=peak.bytes,
         peak_reserved_bytes=min(reserved(1.0), room),
-        reserved_low_bytes=low,
-        reserved_high_bytes=reserved(spread.high),
+        reserved_low_bytes=low - off,
+        reserved_high_bytes=reserved(spread.high) + off,
         capacity_bytes=capacity_bytes,
         phase=peak.name,
         outside_bytes=outside,
-        needed_high_bytes=reserved(spread.needed) + off + outside,
+        needed_low_bytes=low + outside,
+        needed_high_bytes=max(reserved_bytes(p, spread.needed_logits, spread.needed_other) for p in moments)
+        + off
+        + outside,
         allocated_low_bytes=peak.bytes - off,
         allocated_high_bytes=peak.bytes + off,
     )

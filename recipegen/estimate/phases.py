@@ -15,6 +15,8 @@ eval, save              without gradients; the state dict
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from recipegen.catalog.planning import planning
 from recipegen.estimate.activations import (
     attention_backward,
@@ -90,7 +92,9 @@ def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     whole = gradient_bytes(x)
     done = layers_done / x.shape.L
     layer_share = x.n_l * x.shape.L / x.n_t if x.n_t else 0.0  # the root's gradients come at the end
-    now = x.g * trainable_on_gpu(x) * min(layer_share, 1.0) * done
+    # FSDP2 sends each shard to the host as it comes; FSDP1 keeps them until backward ends (_accumulate_sharded_grad)
+    leaves = x.state_offload != "none" and not (x.fsdp and x.fsdp_version == 1)
+    now = 0.0 if leaves else x.g * trainable_on_gpu(x) * min(layer_share, 1.0) * done
     if x.zero2 or x.zero3:
         return {"gradients": whole}  # the partition is allocated as a whole
     if x.accumulation == 1:
@@ -99,7 +103,7 @@ def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     if x.unsharded_accumulation:
         return {"gradients": now, "unsharded_gradients": x.d * (x.n_t - x.n_l * layers_done)}
     kept = x.d * trainable_on_gpu(x) * layer_share * done if x.hybrid else 0.0
-    return {"gradients": whole, "reduced_shards": kept}
+    return {"gradients": max(whole, now), "reduced_shards": kept}
 
 
 def root_group(x: Symbols, *, backward: bool = False) -> float:
@@ -197,7 +201,7 @@ def _loss_gathered(x: Symbols, direction: str) -> dict[str, float]:
     """Weights that are gathered while the loss runs. A loss outside the model finds the root group freed after forward;
     it is gathered again when the gradient of the logits arrives."""
     if x.fsdp and x.root_reshards and not x.loss_inside_model:
-        return {}
+        return {"root_group": root_group(x)} if x.split_root else {}
     waiting = 0 if x.adapter_groups and direction == "forward" else 1
     return _gathered(x, layers=waiting, layers_left=x.shape.L)
 
@@ -340,6 +344,8 @@ def _save(x: Symbols, base: dict[str, float]) -> Phase:
 
 def phases(x: Symbols) -> tuple[Phase, ...]:
     """Every moment at which a step can peak, in the order of time."""
+    if x.sequence_parallel and x.tp > 1:
+        x = replace(x, T=-(-x.T // x.tp))  # what a GPU keeps of heads, MLP, vocabulary or rows is its share of each
     base = lasting(x)
     L = x.shape.L
     out = (

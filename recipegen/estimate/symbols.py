@@ -65,6 +65,7 @@ class Shape:
     P_r: int
     X: int
     moe_layers: int
+    gated: bool
     Q: int
     Q_l: int
     norm_parameters: int
@@ -97,6 +98,7 @@ def shape(model: ModelSpec) -> Shape:
         P_r=parameters.root(model) + model.extra_parameters,  # what is outside the decoder is in FSDP2's root group
         X=sum(math.prod(size) for name, size in tensors.items() if name.startswith("experts.")),
         moe_layers=model.num_hidden_layers - parameters.dense_layers(model) if moe else 0,
+        gated=model.gated_mlp or model.is_moe,
         Q=parameters.quantised_parameters(model),
         Q_l=parameters.quantised_per_layer(model),
         norm_parameters=parameters.norm(model) * (model.norms_per_layer * model.num_hidden_layers + 1),
@@ -197,6 +199,10 @@ class Symbols:
     fp32_attention: bool = False
     #: moments lie in memory that the GPU pages in and that is not PyTorch's
     paged_states: bool = False
+    #: tensor parallelism splits the rows between its regions, and the vocabulary of the loss
+    sequence_parallel: bool = False
+    #: the head is a quantised module
+    quantised_head: bool = False
     #: the head makes its logits in this many chunks, each with a gradient of the head of its own; 0 one piece
     head_chunks: int = 0
 

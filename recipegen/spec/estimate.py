@@ -55,6 +55,7 @@ class GpuMemory:
     capacity_bytes: int
     phase: str
     outside_bytes: int = 0
+    needed_low_bytes: int = 0
     needed_high_bytes: int = 0
     allocated_low_bytes: int = 0
     allocated_high_bytes: int = 0
@@ -68,10 +69,6 @@ class GpuMemory:
     def needed_bytes(self) -> int:
         """What the card must have: the planning value."""
         return self.peak_reserved_bytes + self.outside_bytes
-
-    @property
-    def needed_low_bytes(self) -> int:
-        return self.reserved_low_bytes + self.outside_bytes
 
     @property
     def verdict(self) -> Verdict:

@@ -23,7 +23,7 @@ from tests.simulate import tiny_recipes
 
 pytestmark = pytest.mark.stack
 
-TOKENS = 64
+TOKENS = 256
 RANK = 1
 #: the formula leaves out what is narrow: the products of rank `RANK`, one number per token of every norm
 NARROW = 0.01
@@ -47,17 +47,17 @@ def spec(kind: str) -> ModelSpec:
     if kind == "qwen3":
         more["qk_norm"] = QkNorm.PER_HEAD
     if kind == "mixtral":
-        more["moe"] = MoeSpec(4, 2, 1792)
+        more["moe"] = MoeSpec(4, 2, 896)
     return ModelSpec(
         id=kind,
         model_type=kind,
         layer_class=layer,
-        hidden_size=512,
-        intermediate_size=1792,
+        hidden_size=256,
+        intermediate_size=896,
         num_hidden_layers=2,
         num_attention_heads=8,
         num_key_value_heads=2,
-        head_dim=64,
+        head_dim=32,
         vocab_size=256,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
@@ -115,6 +115,7 @@ def quantise(model: Any) -> None:
             packed.load_state_dict(module.state_dict())
             parent, _, name = path.rpartition(".")
             setattr(model.model.get_submodule(parent), name, packed.to("cpu"))
+    model.is_loaded_in_4bit = True  # what peft looks at; transformers sets it when it quantises
 
 
 def model(kind: str, targets: tuple[str, ...] | None, layers: int, *, packed: bool, dtype: str) -> Any:
@@ -153,8 +154,7 @@ def kept(make: Callable[[int], Any], layers: int, *, casts: bool) -> int:
     import torch
 
     network = make(layers)
-    decoder = getattr(network, "base_model", network)
-    decoder = decoder.model.model if decoder is not network else network.model
+    decoder = network.get_decoder()
     tokens = torch.zeros(1, TOKENS, dtype=torch.long)
     held: list[Any] = []
 

@@ -71,6 +71,50 @@ def test_a_trained_bf16_head_costs_eight_bytes_a_parameter_while_the_fused_loss_
     assert trained - frozen == pytest.approx(8 * VOCABULARY * WIDTH, rel=0.1)
 
 
+def test_compiled_chunks_leave_no_fp32_copy_behind() -> None:
+    """Axolotl's chunked loss through inductor, from the allocator's events: two copies of the logits, none in fp32.
+
+    Backward: the bf16 logits and the bf16 gradients of all chunks, then those and their concatenation.
+    """
+    chunked = pytest.importorskip("axolotl.monkeypatch.loss.chunked")
+    import time
+
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from recipegen.simulate.losses import chunked as ours
+
+    tokens, vocabulary = 512, 8000
+    logits_bytes = 2 * tokens * vocabulary
+    compiled = chunked.get_causal_lm_loss()
+
+    def step() -> tuple[int, int]:
+        source = torch.randn(1, tokens, vocabulary, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.randint(0, vocabulary, (1, tokens))
+        logits = source * 1
+        began = time.time_ns()
+        loss = compiled(logits, labels, vocabulary)
+        del logits
+        turned = time.time_ns()
+        loss.backward()
+        return began, turned
+
+    step()  # compiles
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        began, turned = step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    live, real = 0, {"forward": 0, "backward": 0}
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        if event.start_ns() >= began:
+            phase = "forward" if event.start_ns() < turned else "backward"
+            real[phase] = max(real[phase], live - logits_bytes)  # without the source
+    assert real["forward"] == pytest.approx(logits_bytes, rel=0.02)
+    assert real["backward"] == pytest.approx(2 * logits_bytes, rel=0.02)
+    emulated = peaks(lambda h, w, y: ours(True)((h @ w.t()).unsqueeze(0), y.unsqueeze(0)), "bfloat16", trained=True)
+    assert emulated["backward"] == pytest.approx(2 * 2 * TOKENS * VOCABULARY, rel=0.05)
+
+
 def chunk_peaks(loss: Callable[[Any, Any], Any]) -> dict[str, int]:
     import torch
 

@@ -1,4 +1,4 @@
-"""Every architecture of the catalogue: the configuration written from a ModelSpec makes the class that the spec describes."""
+"""Every architecture of the catalogue: the configuration written from a ModelSpec makes the class that it describes."""
 
 from __future__ import annotations
 

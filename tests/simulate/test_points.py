@@ -44,7 +44,7 @@ def test_a_split_root_can_be_said() -> None:
     ("change", "why"),
     [
         ({"model": "llama-9-8b"}, "llama-9-8b"),
-        ({"n_params": "12345"}, "12345"),
+        ({"n_params": "12345"}, "8030261248"),
         ({"strategy": "zero3"}, "zero3"),
         ({"world": "eight"}, "eight"),
         ({"optim": "magic"}, "magic"),
@@ -103,8 +103,7 @@ def test_every_column_of_the_list_is_known() -> None:
 
 
 HARD = {
-    f"{row['mechanism']}, {row['model']}, {number}": row
-    for number, row in enumerate(read_points(simulate_points.FILE))
+    f"{row['mechanism']}, {row['model']}, {number}": row for number, row in enumerate(read_points(simulate_points.FILE))
 }
 QUICK = {name: row for name, row in HARD.items() if int(row["n_params"]) < 2e9}
 

@@ -36,7 +36,7 @@ def precision_of(
     """
     word = text.lower()
     pure = "pure bf16" in word or "bf16-true" in word
-    master = "fp32 sharded" in word or "fp32 master" in word and "no fp32 master" not in word
+    master = "fp32 sharded" in word or ("fp32 master" in word and "no fp32 master" not in word)
     autocast = "autocast" in word
     if not (pure or master or autocast):
         autocast = facts.plain == "autocast" or facts.plain == "fp32"
@@ -64,9 +64,8 @@ def precision_of(
         base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
     modules = _UPCAST if method is Method.QLORA and facts.kbit_fp32 and not sharded and not layout.is_deepspeed else ()
     reduction = bf16 if sharded else trained
-    master = fp32 if layout.is_deepspeed else None
-    precision = Precision(
-        base, trained, trained, reduction, states or master or trained, bf16, fp32_modules=modules, master=master
-    )
+    copy = fp32 if layout.is_deepspeed else None  # the engine's own
+    states = states or copy or trained
+    precision = Precision(base, trained, trained, reduction, states, bf16, fp32_modules=modules, master=copy)
     autocast = (autocast or bool(modules)) and not (pure or layout.is_deepspeed)
     return Kept(precision, autocast, packed, constants)

@@ -18,7 +18,7 @@ from benchmarks.model_names import UnknownModel, model_of
 from benchmarks.precisions import precision_of
 from benchmarks.recipe import recipe_for
 from benchmarks.rows import Row
-from benchmarks.targets import targets_of
+from benchmarks.targets import adapted_expert_parameters, targets_of, trained_whole
 from recipegen.catalog import load_stack
 from recipegen.catalog.stack import Stack
 from recipegen.estimate.parameters import quantised_parameters, quantised_per_layer
@@ -245,6 +245,12 @@ def understand(row: Row) -> Setup:
         head_chunks=facts.head_chunks if fused.lower().startswith("chunked") else 0,
     )
     x = _reshaped(x, facts)
+    if method.is_adapter:
+        text = read.text("lora_targets")
+        experts, copies = adapted_expert_parameters(model, text, r), trained_whole(model, text)
+        width = 1.0 if x.embeddings_fp32 else x.c / x.t  # copies keep the model's dtype, not the adapters'
+        more = experts + round(copies * width)
+        x = replace(x, n=x.n + more, n_t=x.n_t + more, n_l=x.n_l + experts / x.shape.L)
     if model.is_moe and (facts.expert_modules or _experts_packed(row)):
         quantised = quantised_parameters(model, experts=True)
         per_layer = quantised_per_layer(model, experts=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from recipegen.estimate.parameters import adapter_modules, linear_modules
+from recipegen.estimate.parameters import adapter_modules, dense_layers, linear_modules
 from recipegen.spec import ModelSpec
 
 _WORDS = {
@@ -24,7 +24,29 @@ _WORDS = {
     "w1": ("gate_proj",),
     "w2": ("up_proj",),
 }
+_EXPERTS = re.compile(r"\bexperts(\.\w+)?\b")
+_ALL_EXPERTS = re.compile(r"\bexperts\b(?!\.)")
 _ALL = re.compile(r"all[- ]linear|\(all linear\)|\*_proj")
+
+
+def adapted_expert_parameters(model: ModelSpec, text: str, r: int) -> int:
+    """Adapter parameters on fused expert matrices: r rows and columns for every expert (peft target_parameters)."""
+    moe = model.moe
+    if moe is None:
+        return 0
+    H, F = model.hidden_size, moe.intermediate_size
+    whole = bool(_ALL_EXPERTS.search(text))
+    up = H + 2 * F if whole or "experts.gate_up_proj" in text else 0
+    down = F + H if whole or "experts.down_proj" in text else 0
+    return r * (up + down) * moe.num_experts * (model.num_hidden_layers - dense_layers(model))
+
+
+def trained_whole(model: ModelSpec, text: str) -> int:
+    """Parameters of embeddings and head that are trained whole beside the adapter; peft trains copies of them."""
+    if "fully trained" not in text:
+        return 0
+    named = ("embed_tokens" in text) + ("lm_head" in text and not model.tie_word_embeddings)
+    return named * model.vocab_size * model.hidden_size
 
 
 def targets_of(model: ModelSpec, text: str, default: str) -> tuple[str, ...] | str:
@@ -33,9 +55,7 @@ def targets_of(model: ModelSpec, text: str, default: str) -> tuple[str, ...] | s
     `default`: what the framework adapts when the text says DEFAULT.
     """
     linear = tuple(linear_modules(model))
-    words = re.sub(r"\(.*?\)", "", text).strip()
-    if "fully trained" in text:
-        return "embeddings are trained beside the adapter, which a recipe here does not say"
+    words = _EXPERTS.sub("", re.sub(r"\(.*?\)", "", text)).strip()
     if _ALL.search(text):
         return linear
     if words == "DEFAULT":

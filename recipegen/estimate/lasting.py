@@ -52,6 +52,8 @@ def gradient_bytes(x: Symbols) -> float:
     """All gradients as they lie when backward has finished."""
     if x.state_offload != "none" or x.optimizer_in_backward:
         return 0.0  # they go to the host as they come, or are used and freed at once
+    if x.deepspeed and x.deepspeed.stage == 1:
+        return x.g * x.n_t  # ZeRO-1 splits the states alone
     fp32 = (Dtype.FP32.bytes - x.g) * x.n_fp32 / x.S if x.full else 0.0
     return x.g * trainable_on_gpu(x) + fp32
 

@@ -37,7 +37,7 @@ class Step:
         self.ledger = ledger
         self.tracker = Tracker(ledger)
         self.tracker.head_shape = (spec.vocab_size, spec.hidden_size)
-        self.tracker.sequence_len = recipe.sequence_len
+        self.tracker.sequence_len = batch_shape(recipe)[1]
         self.fsdp = recipe.parallelism.strategy.is_fsdp
         self.autocast = not self.fsdp  # Accelerate wraps forward in autocast everywhere but under FSDP2
         self.kernel = recipe.loss_kernel
@@ -46,7 +46,7 @@ class Step:
         self._total = 2 * spec.num_hidden_layers * (2 if recipe.gradient_accumulation > 1 else 1)
         if recipe.val_set_size:
             self._total += spec.num_hidden_layers
-        shape = (recipe.micro_batch_size, recipe.sequence_len)
+        shape = batch_shape(recipe)
         high = spec.vocab_size if options.real_tensors else 0
         self.ids, self.labels = (
             torch.randint(0, high, shape) if high else torch.empty(shape, dtype=torch.long) for _ in range(2)
@@ -215,6 +215,14 @@ class Step:
         logits = output.logits
         del output
         return losses.outside(self.kernel)(logits, self.labels)
+
+
+def batch_shape(recipe: Recipe) -> tuple[int, int]:
+    """Rows and tokens of a row of one micro-batch. With packing and a flash attention package both trainers lay the
+    micro-batch out as one long row (axolotl 0.19.0 multipack_real_batches; our train.py's `flatten`)."""
+    if recipe.packing and recipe.attention.startswith("flash"):
+        return 1, recipe.tokens_per_micro_batch
+    return recipe.micro_batch_size, recipe.sequence_len
 
 
 def _in_fp32(output: Any) -> Any:

@@ -6,7 +6,7 @@ between a model of two layers and one of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -16,7 +16,6 @@ import pytest
 from cpu_allocations import measured
 
 from recipegen.estimate.activations import saved_per_token
-from recipegen.estimate.adapters import adapted
 from recipegen.estimate.symbols import Symbols, symbols
 from recipegen.spec import Method, ModelSpec, MoeSpec, QkNorm
 from tests.simulate import tiny_recipes
@@ -28,6 +27,7 @@ RANK = 1
 #: the formula leaves out what is narrow: the products of rank `RANK`, one number per token of every norm
 NARROW = 0.01
 
+MIXTURES = ("mixtral", "qwen3_moe")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 TARGETS = {
     "q and v": ("q_proj", "v_proj"),
@@ -42,16 +42,15 @@ TARGETS = {
 
 def spec(kind: str) -> ModelSpec:
     """Ratios of real models: an MLP of 3.5 hidden sizes, four query heads to a key head."""
-    more: dict[str, Any] = {}
-    layer = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral"}[kind] + "DecoderLayer"
-    if kind == "qwen3":
+    classes = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe"}
+    more: dict[str, Any] = {"layer_class": classes[kind] + "DecoderLayer"}
+    if kind.startswith("qwen3"):
         more["qk_norm"] = QkNorm.PER_HEAD
-    if kind == "mixtral":
+    if kind in MIXTURES:
         more["moe"] = MoeSpec(4, 2, 896)
     return ModelSpec(
         id=kind,
         model_type=kind,
-        layer_class=layer,
         hidden_size=256,
         intermediate_size=896,
         num_hidden_layers=2,
@@ -90,16 +89,20 @@ def stand_in() -> str:
     return name
 
 
-def base(kind: str, layers: int) -> Any:
+def base(kind: str) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, initialization
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from recipegen.simulate.config import config_values
 
-    config = CONFIG_MAPPING[kind](**config_values(replace(spec(kind), num_hidden_layers=layers)))
-    options = {"experts_implementation": "grouped_mm"} if kind == "mixtral" else {}
-    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=stand_in(), **options)
+    config = CONFIG_MAPPING[kind](**config_values(spec(kind)))
+    options = {"experts_implementation": "grouped_mm"} if kind in MIXTURES else {}
+    with initialization.no_init_weights():
+        made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=stand_in(), **options)
+    for parameter in made.parameters():
+        parameter.data.fill_(0.01)
+    return made
 
 
 def quantise(model: Any) -> None:
@@ -118,14 +121,15 @@ def quantise(model: Any) -> None:
     model.is_loaded_in_4bit = True  # what peft looks at; transformers sets it when it quantises
 
 
-def model(kind: str, targets: tuple[str, ...] | None, layers: int, *, packed: bool, dtype: str) -> Any:
+def model(kind: str, targets: tuple[str, ...], *, packed: bool, dtype: str) -> Any:
+    """A full fine-tune without targets."""
     import torch
     from peft import LoraConfig, get_peft_model
 
-    made = base(kind, layers)
+    made = base(kind)
     if packed:
         quantise(made)
-    if targets is None:
+    if not targets:
         return made.train()
     made.enable_input_require_grads()
     made = get_peft_model(made, LoraConfig(r=RANK, target_modules=list(targets)))
@@ -149,12 +153,20 @@ def autocast(enabled: bool) -> Iterator[None]:
         yield
 
 
-def kept(make: Callable[[int], Any], layers: int, *, casts: bool) -> int:
-    """Bytes that live after the decoder's forward."""
+def kept_per_token(
+    kind: str,
+    targets: tuple[str, ...] = (),
+    *,
+    packed: bool = False,
+    dtype: str = "float32",
+    casts: bool = False,
+    wide: bool = False,
+) -> float:
+    """Bytes per token that one decoder layer keeps for its backward."""
     import torch
 
-    network = make(layers)
-    decoder = network.get_decoder()
+    network = model(kind, targets, packed=packed, dtype=dtype)
+    decoder = (network.float() if wide else network).get_decoder()
     tokens = torch.zeros(1, TOKENS, dtype=torch.long)
     held: list[Any] = []
 
@@ -162,18 +174,13 @@ def kept(make: Callable[[int], Any], layers: int, *, casts: bool) -> int:
         with autocast(casts):
             held.append(decoder(input_ids=tokens, use_cache=False).last_hidden_state)
 
+    def alone(layers: int) -> int:
+        decoder.config.num_hidden_layers = layers
+        held.clear()
+        return measured(forward)[0].left
+
     forward()  # tables and other things of the first time
-    held.clear()
-    return measured(forward)[0].left
-
-
-def kept_per_token(make: Callable[[int], Any], *, casts: bool) -> float:
-    """Bytes per token that one decoder layer keeps for its backward."""
-    return (kept(make, 2, casts=casts) - kept(make, 1, casts=casts)) / TOKENS
-
-
-def lora(kind: str, targets: tuple[str, ...] | None, *, packed: bool = False, dtype: str = "float32", casts: bool) -> float:
-    return kept_per_token(lambda layers: model(kind, targets, layers, packed=packed, dtype=dtype), casts=casts)
+    return (alone(2) - alone(1)) / TOKENS
 
 
 def letters(kind: str, targets: tuple[str, ...], method: Method = Method.LORA, **changes: Any) -> Symbols:
@@ -181,48 +188,68 @@ def letters(kind: str, targets: tuple[str, ...], method: Method = Method.LORA, *
     return replace(symbols(spec(kind), recipe, tiny_recipes.stack()), **changes)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral"])
-@pytest.mark.parametrize("name", TARGETS)
-def test_under_autocast_a_layer_keeps_what_saved_per_token_says(kind: str, name: str) -> None:
-    targets = TARGETS[name]
-    if kind == "mixtral" and not set(targets) <= set(ATTENTION):
-        pytest.skip("its experts are no linear modules")
-    x = letters(kind, targets)
-    assert x.autocast
-    assert lora(kind, targets, casts=True) == pytest.approx(saved_per_token(x), rel=NARROW)
+def agrees(kind: str, x: Symbols, targets: tuple[str, ...] = (), **how: Any) -> None:
+    assert kept_per_token(kind, targets, **how) == pytest.approx(saved_per_token(x), rel=NARROW)
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_adapter_on_a_linear_module_keeps_its_own_bf16_copy_under_autocast(name: str) -> None:
-    targets = TARGETS[name]
-    x = letters("llama", targets)
-    assert x.own_copy == 2
-    copies = x.own_copy * adapted(spec("llama"), targets).inputs
-    shared = lora("llama", targets, dtype="bfloat16", casts=False)
-    plain = saved_per_token(letters("llama", targets, autocast=False, t=2.0))
-    assert shared == pytest.approx(plain, rel=NARROW)
-    assert lora("llama", targets, casts=True) - copies == pytest.approx(
-        shared - plain + saved_per_token(replace(x, adapted=adapted(spec("llama"), ()))), rel=NARROW
-    )
+def test_under_autocast_every_adapter_on_a_linear_module_keeps_its_own_bf16_copy(name: str) -> None:
+    """That o_proj's input is kept by attention anyway does not spare its adapter the copy."""
+    x = letters("llama", TARGETS[name])
+    assert (x.autocast, x.own_copy) == (True, 2)
+    agrees("llama", x, TARGETS[name], casts=True)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("qwen3", "all linear"), ("qwen3", "q and v"), ("mixtral", "attention"), ("qwen3_moe", "attention")],
+)
+def test_so_it_is_in_other_architectures(kind: str, name: str) -> None:
+    agrees(kind, letters(kind, TARGETS[name]), TARGETS[name], casts=True)
+
+
+@pytest.mark.parametrize("name", ["q and v", "o alone", "gate and up", "all linear"])
+def test_bf16_adapters_share_the_copy_of_an_input_and_that_of_attention_costs_nothing(name: str) -> None:
+    """As under FSDP2, which gives the adapters bf16 before they run."""
+    x = letters("llama", TARGETS[name], autocast=False, t=2.0)
+    assert x.own_copy == 0
+    agrees("llama", x, TARGETS[name], dtype="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["q and v", "all linear"])
 def test_without_autocast_fp32_adapters_keep_four_byte_copies(name: str) -> None:
     x = letters("llama", TARGETS[name], autocast=False)
     assert x.own_copy == 4
-    assert lora("llama", TARGETS[name], casts=False) == pytest.approx(saved_per_token(x), rel=NARROW)
+    agrees("llama", x, TARGETS[name])
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", ["q and v", "o alone", "all linear"])
 def test_on_a_4_bit_module_adapters_share_their_input_under_autocast(name: str) -> None:
     x = letters("llama", TARGETS[name], Method.QLORA)
-    assert x.own_copy == 0
-    assert lora("llama", TARGETS[name], packed=True, casts=True) == pytest.approx(saved_per_token(x), rel=NARROW)
+    assert (x.autocast, x.own_copy) == (True, 0)
+    agrees("llama", x, TARGETS[name], packed=True, casts=True)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral"])
-def test_a_full_fine_tune_in_bf16_keeps_what_saved_per_token_says(kind: str) -> None:
+def test_on_a_4_bit_module_fp32_embeddings_make_activations_fp32_without_autocast() -> None:
+    """A Linear4bit returns the dtype of its input, so what comes in fp32 stays fp32."""
+    import bitsandbytes as bnb
+    import torch
+
+    linear = bnb.nn.Linear4bit(64, 64, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4").to("cpu")
+    assert linear(torch.zeros(2, 64)).dtype is torch.float32
+    assert linear(torch.zeros(2, 64, dtype=torch.bfloat16)).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral", "qwen3_moe"])
+def test_a_full_fine_tune_in_bf16_keeps_what_the_formula_says(kind: str) -> None:
     recipe = tiny_recipes.recipe(spec(kind), activation_checkpointing=False)
-    x = replace(symbols(spec(kind), recipe, tiny_recipes.stack()), autocast=False)
-    assert x.full
-    assert lora(kind, None, casts=False) == pytest.approx(saved_per_token(x), rel=NARROW)
+    x = symbols(spec(kind), recipe, tiny_recipes.stack())
+    assert (x.full, x.autocast) == (True, False)
+    agrees(kind, x)
+
+
+def test_a_full_fine_tune_in_fp32_under_autocast_keeps_what_the_formula_says() -> None:
+    recipe = tiny_recipes.recipe(spec("llama"), activation_checkpointing=False, precision=tiny_recipes.FP32)
+    x = symbols(spec("llama"), recipe, tiny_recipes.stack())
+    assert (x.full, x.autocast) == (True, True)
+    agrees("llama", x, wide=True, casts=True)

@@ -206,7 +206,7 @@ def test_chunked_upcast_keeps_the_log_softmax_where_it_cannot_be_compiled() -> N
         return next(t.bytes for t in phase.terms if t.name == "logits_and_loss")
 
     TV = 4096 * 128256
-    assert backward(rtx_5090()) == 4 * TV
+    assert 2 * TV <= backward(rtx_5090()) <= 4 * TV
     assert 4 * TV <= backward(without_triton) < 12 * TV
     assert allocated(r) < allocated(recipe())
 

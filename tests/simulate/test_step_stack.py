@@ -62,6 +62,13 @@ def test_chunks_of_several_sequences_are_copies() -> None:
     assert two == pytest.approx(2 * one + 2 * LOGITS, rel=0.02)
 
 
+def test_flash_attention_packs_a_micro_batch_into_one_row() -> None:
+    """So its chunks are no copies."""
+    fields: dict[str, Any] = {"loss_kernel": LossKernel.CHUNKED_UPCAST, "attention": "flash_attention_2"}
+    found = run(tiny_recipes.recipe(MODEL, Method.LORA, Strategy.FSDP2_FULL, 4, **fields))
+    assert terms(found, "loss_forward")["logits_and_loss"] == pytest.approx(2 * LOGITS, rel=0.02)
+
+
 def test_evaluation_is_a_phase_of_its_own_with_logits_whatever_the_loss() -> None:
     recipe = tiny_recipes.recipe(MODEL, Method.LORA, loss_kernel=LossKernel.FUSED_LINEAR)
     found = run(replace(recipe, val_set_size=0.1))

@@ -63,7 +63,8 @@ def _sold(gib: float) -> float:
 
 
 def card_of(text: str, size_gb: float | None) -> Card:
-    """The card of a row's `gpu` and `gpu_mem_gb`."""
+    """The card of a row's `gpu` and `gpu_mem_gb`; a size that is none counts as unsaid."""
+    size_gb = size_gb if size_gb and size_gb > 0 else None
     for pattern, slug in _ALIASES:
         if slug is not None and re.search(pattern, text.lower()):
             gpu = _gpu(slug)

@@ -74,6 +74,8 @@ class Framework:
     quantisation_constants: float | None = None
     eager_softcap: bool = False
     head_chunks: int = 0
+    compiled: bool = False
+    offloads_boundaries: bool = False
     sequence_parallel: bool = False
     single_engine: str = ""
     reduce_bucket: int = 0
@@ -92,15 +94,16 @@ class Framework:
         known = {**self.loss, **self.loss_compiled} if compiled else self.loss
         return known.get(words[0])
 
-    def added(self, notes: str) -> tuple[str, ...]:
-        """What a row of a cumulative table has switched on: everything up to what its notes say it adds."""
+    def added(self, notes: str) -> tuple[str, ...] | None:
+        """What a row of a cumulative table has switched on: everything up to what its notes say it adds. None where the
+        row is of no such table."""
         found = re.search(r"cumulative: \+ ([^;]+)", notes)
         step = found.group(1).strip() if found else ""
         if step in self.cumulative:
             return self.cumulative[: self.cumulative.index(step) + 1]
         found = re.search(r"optimization table, [^;]* row \(([^)]*)\)", notes)  # all but what it lacks
         lacks = found.group(1).replace("-", " ").lower() if found else ""
-        return tuple(s for s in self.cumulative if s.replace("-", " ").lower() not in lacks) if found else ()
+        return tuple(s for s in self.cumulative if s.replace("-", " ").lower() not in lacks) if found else None
 
 
 @cache

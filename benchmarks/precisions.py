@@ -62,7 +62,10 @@ def precision_of(
         base, constants = Dtype.NF4, 1 / _NVFP4_GROUP
     elif "int8 base" in word:
         base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
-    modules = _UPCAST if method is Method.QLORA and facts.kbit_fp32 and not sharded and not layout.is_deepspeed else ()
+    whole = not (sharded or layout.is_deepspeed)
+    # prepare_model_for_kbit_training leaves GPTQ and AWQ models as they are
+    upcast = method is Method.QLORA and facts.kbit_fp32 and whole and constants != _GPTQ_CONSTANTS
+    modules = _UPCAST if upcast else ()
     reduction = bf16 if sharded else trained
     copy = fp32 if layout.is_deepspeed else None  # the engine's own
     states = states or copy or trained

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -60,12 +61,13 @@ class Row:
         return None if text.lower() in _UNSAID else text
 
     def number(self, column: str) -> float | None:
-        """A column as a number; None where the source does not say or the text is not one number."""
+        """A column as a finite number; None where the source does not say or the text is not one number."""
         text = self.says(column)
         try:
-            return float(text) if text is not None else None
+            value = float(text) if text is not None else math.nan
         except ValueError:
             return None
+        return value if math.isfinite(value) else None
 
     @property
     def unit(self) -> str:

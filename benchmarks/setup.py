@@ -196,7 +196,9 @@ def understand(row: Row) -> Setup:
     fused = read.text("fused_ce")
     optimizer = read.text("optimizer")
     loss = _loss(fused, facts)
-    notes = " ".join((row.notes.lower(), *facts.added(row.notes)))
+    added = facts.added(row.notes)
+    notes = " ".join((row.notes.lower(), *(added or ())))
+    says_compiled = "compile" in notes or added is not None
     recipe = recipe_for(
         model,
         method,
@@ -218,7 +220,7 @@ def understand(row: Row) -> Setup:
         attention_memory=_attention(read.text("attention"), model, facts),
         sync_each_batch=facts.sync_each_batch,
         reduce_bucket=facts.reduce_bucket,
-        torch_compile="compile" in notes and "no compile" not in notes,
+        torch_compile="compile" in notes and "no compile" not in notes if says_compiled else facts.compiled,
     )
     x = symbols(model, recipe, stack())
     kernel = facts.kernel(fused, compiled=recipe.torch_compile)
@@ -239,6 +241,7 @@ def understand(row: Row) -> Setup:
         selective_checkpointing=checkpointing == "selective",
         adapter_dropout=facts.dropout,
         packed_qkv=facts.packed_qkv,
+        offloads_boundaries=facts.offloads_boundaries,
         fp32_attention=read.text("attention").lower().startswith("sdpa"),
         kept_graphs=min(facts.kept_graphs, 1) if recipe.activation_checkpointing else facts.kept_graphs,
         paged_states="paged" in optimizer.lower(),

@@ -54,6 +54,14 @@ def simulated(row: dict[str, str]) -> tuple[dict[str, str], float]:
     return {**row, **results}, step_peak(point).bytes / found.peak_bytes - 1.0
 
 
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    """The whole file, in the order of the list; points that are no longer in the list go."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate_points", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=FILE)
@@ -61,29 +69,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="also those that the file already has")
     options = parser.parse_args(argv)
     known = {key(row): row for row in read_points(options.out)} if options.out.exists() else {}
-    rows = []
-    try:
-        for row in points():
-            if options.only not in row["mechanism"] or (key(row) in known and not options.again):
-                rows.append(known.get(key(row)))
-                continue
-            began = time.perf_counter()
-            try:
-                done, error = simulated(row)
-            except Exception as reason:  # one point that torch refuses must not cost the others
-                print(f"not simulated: {type(reason).__name__}: {str(reason).splitlines()[0]}: {row}", flush=True)
-                continue
-            rows.append(done)
-            peak, seconds = int(done["peak_bytes"]) / 1e9, time.perf_counter() - began
-            print(
-                f"{peak:8.3f} GB  estimate {error:+7.2%}  {seconds:5.1f} s  {done['peak_phase']:22} {row}", flush=True
-            )
-            gc.collect()
-    finally:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(row for row in rows if row)
+    wanted = list(points())
+    for row in wanted:
+        if options.only not in row["mechanism"] or (key(row) in known and not options.again):
+            continue
+        began = time.perf_counter()
+        try:
+            done, error = simulated(row)
+        except Exception as reason:  # one point that torch refuses must not cost the others
+            print(f"not simulated: {type(reason).__name__}: {str(reason).splitlines()[0]}: {row}", flush=True)
+            continue
+        known[key(row)] = done
+        write(options.out, [known[key(point)] for point in wanted if key(point) in known])
+        peak, seconds, phase = int(done["peak_bytes"]) / 1e9, time.perf_counter() - began, done["peak_phase"]
+        print(f"{peak:8.3f} GB  estimate {error:+7.2%}  {seconds:5.1f} s  {phase:22} {row}", flush=True)
+        gc.collect()
     return 0
 
 

@@ -58,7 +58,7 @@ def simulate(path: str | None, output: str, verbose: bool, **given: Any) -> int:
       recipegen simulate --model Qwen3-32B --hardware kentino-8x-rtx-5090 --method lora -v
       recipegen simulate my-project --format json | jq .simulated.peak_bytes
 
-    Exit code: 0 simulated and it fits the card, 1 simulated and it does not, 2 bad input or not simulated.
+    Exit code: 0 what is allocated is less than the card has, 1 it is more, 2 bad input or not simulated.
     """
     from recipegen.estimate.memory import gpu_memory
     from recipegen.estimate.symbols import symbols
@@ -78,7 +78,11 @@ def simulate(path: str | None, output: str, verbose: bool, **given: Any) -> int:
             click.echo(line)
     for name in case.edited:
         click.echo(f"note: {name} was edited; what recipe.lock says was simulated", err=True)
-    return 0 if found.peak_bytes <= case.capacity_bytes else 1
+    if found.peak_bytes <= case.capacity_bytes:
+        return 0
+    reason = f"the step allocates {gib(found.peak_bytes)}, PyTorch sees {gib(case.capacity_bytes)} of the card"
+    click.echo(click.style("does not fit: ", fg="red", bold=True) + reason, err=True)
+    return 1
 
 
 # --- what to simulate

@@ -118,10 +118,10 @@ def saved(x: Symbols, layers: float) -> float:
     """Activations of `layers` layers kept for backward, on the GPU."""
     if x.selective_checkpointing:
         return x.T * selected_per_token(x) * layers
-    if x.checkpointing and not (x.activation_offload and not x.full):
+    if x.checkpointing and not x.offloads_everything:
         on_gpu = min(layers, planning().offloaded_layers_in_flight) if x.activation_offload else layers
         return boundary_bytes(x, on_gpu)
-    if x.activation_offload:  # adapters: Axolotl's offloading replaces the recomputation, everything travels
+    if x.activation_offload:
         layers = min(layers, planning().offloaded_layers_in_flight)
     return x.T * saved_per_token(x) * layers
 
@@ -130,7 +130,7 @@ def offloaded(x: Symbols) -> float:
     """Activations of one micro-batch that wait in host memory, per rank."""
     if not x.activation_offload:
         return 0.0
-    per_layer = residual_width(x) * x.shape.H if x.full else saved_per_token(x)
+    per_layer = saved_per_token(x) if x.offloads_everything else residual_width(x) * x.shape.H
     return x.T * per_layer * x.shape.L
 
 

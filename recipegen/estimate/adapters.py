@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from recipegen.estimate import parameters
-from recipegen.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from recipegen.spec import ModelSpec
 
 _ATTENTION_INPUT = {"q_proj", "k_proj", "v_proj", "qkv_proj"}
 _QKV = ("q_proj", "k_proj", "v_proj")

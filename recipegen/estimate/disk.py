@@ -6,11 +6,16 @@ each node, which is right for a shared folder and an upper bound for local ones.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from recipegen.catalog.planning import planning
 from recipegen.estimate.dataset_size import Training
 from recipegen.estimate.lasting import stored_parameter_bytes
 from recipegen.estimate.symbols import Symbols
-from recipegen.spec import Cluster, Disk, Dtype, ModelSpec, Recipe, Strategy
+from recipegen.spec import Disk, Dtype, Strategy
+
+if TYPE_CHECKING:
+    from recipegen.spec import Cluster, ModelSpec, Recipe
 
 
 def checkpoint_bytes(x: Symbols, recipe: Recipe) -> int:

@@ -63,7 +63,7 @@ def recompute(x: Symbols) -> Flops:
 
 def recomputes(x: Symbols) -> bool:
     """Adapters with offloaded activations keep everything, on the host, instead."""
-    return x.checkpointing and not (x.activation_offload and not x.full)
+    return x.checkpointing and not x.offloads_everything
 
 
 def model_flops(x: Symbols) -> float:

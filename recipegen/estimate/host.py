@@ -19,13 +19,17 @@ The page cache is not part of it: pages of the checkpoint's files, which the sys
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from recipegen.catalog.planning import planning
 from recipegen.estimate import pinned
 from recipegen.estimate.activations import offloaded
 from recipegen.estimate.lasting import stored_parameter_bytes
 from recipegen.estimate.symbols import Symbols
-from recipegen.spec import Cluster, Dtype, HostMemory, ModelSpec, Recipe, Strategy, Term
+from recipegen.spec import Dtype, HostMemory, Strategy, Term
+
+if TYPE_CHECKING:
+    from recipegen.spec import Cluster, ModelSpec, Recipe
 
 _LOADING = "transformers 5.16.1 modeling_utils.py, axolotl 0.19.0 loaders"
 _OFFLOAD = "https://deepspeed.readthedocs.io/en/latest/memory.html"

@@ -53,6 +53,8 @@ def loss_bytes(x: Symbols, direction: str) -> float:
 
 def _chunked(x: Symbols, direction: str) -> float:
     softcap = 2 if x.shape.softcap else 0
+    # Axolotl cuts (rows, sequence, V) along the sequence, so with several rows every chunk is copied to be flat
+    cut = 2 if x.batch_rows > 1 and x.loss_inside_model and direction == "forward" else 0
     copy = 4 if x.outputs_upcast else 0  # Accelerate's fp32 copy of the logits
     if direction == "forward":
         compiled = x.loss_compiled or not x.loss_inside_model
@@ -61,7 +63,7 @@ def _chunked(x: Symbols, direction: str) -> float:
         per_logit = 3 * (copy or 2)
     else:
         per_logit = 4 if x.loss_compiled else 6
-    return (per_logit + softcap) * x.T * x.shape.V
+    return (per_logit + softcap + cut) * x.T * x.shape.V
 
 
 def saved_for_backward(x: Symbols) -> float:

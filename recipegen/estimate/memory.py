@@ -21,14 +21,24 @@ _LOGITS = "logits_and_loss"
 
 def _parts(phase: Phase) -> tuple[int, int, int]:
     """Bytes of a phase that last, that are logits and loss, and the other passing ones."""
-    lasting = sum(term.bytes for term in phase.terms if term.name in LASTING)
-    logits = sum(term.bytes for term in phase.terms if term.name == _LOGITS)
-    return lasting, logits, phase.bytes - lasting - logits
+    lasting = logits = other = 0
+    for term in phase.terms:
+        if term.name in LASTING:
+            lasting += term.bytes
+        elif term.name == _LOGITS:
+            logits += term.bytes
+        else:
+            other += term.bytes
+    return lasting, logits, other
 
 
 def reserved_bytes(phase: Phase, logits_share: float, other_share: float) -> int:
     """What PyTorch reserves for a phase when its allocator spreads logits and other passing terms by these shares."""
-    lasting, logits, other = _parts(phase)
+    return _reserved(_parts(phase), logits_share, other_share)
+
+
+def _reserved(parts: tuple[int, int, int], logits_share: float, other_share: float) -> int:
+    lasting, logits, other = parts
     spread = logits_share * logits + other_share * other
     return round(lasting + logits + other + spread + planning().cublas_workspace_bytes)
 
@@ -55,22 +65,23 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
     `loading` False leaves the load phase out, for runs whose loader is not one of ours.
     """
     moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
-    peak = max(moments, key=lambda phase: phase.bytes)
+    parts = [_parts(phase) for phase in moments]
+    peak, (lasting, logits, other) = max(zip(moments, parts, strict=True), key=lambda pair: sum(pair[1]))
+    allocated = lasting + logits + other
     constants = planning()
     spread = constants.spread(spread_driver(x, varying_lengths=varying_lengths))
-    _, logits, other = _parts(peak)
     off = round(constants.allocated_band * (logits + other))
     outside = outside_bytes(x.W)
 
     def reserved(factor: float) -> int:
-        return max(reserved_bytes(phase, factor * spread.logits, factor * spread.other) for phase in moments)
+        return max(_reserved(p, factor * spread.logits, factor * spread.other) for p in parts)
 
     low = reserved(spread.low)
     # the allocator gives blocks back before it fails: where the peak fits, it reserves no more than there is
     room = max(capacity_bytes - outside, low)
     return GpuMemory(
         phases=moments,
-        peak_allocated_bytes=peak.bytes,
+        peak_allocated_bytes=allocated,
         peak_reserved_bytes=min(reserved(1.0), room),
         reserved_low_bytes=low - off,
         reserved_high_bytes=reserved(spread.high) + off,
@@ -78,9 +89,9 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
         phase=peak.name,
         outside_bytes=outside,
         needed_low_bytes=low + outside,
-        needed_high_bytes=max(reserved_bytes(p, spread.needed_logits, spread.needed_other) for p in moments)
+        needed_high_bytes=max(_reserved(p, spread.needed_logits, spread.needed_other) for p in parts)
         + off
         + outside,
-        allocated_low_bytes=peak.bytes - off,
-        allocated_high_bytes=peak.bytes + off,
+        allocated_low_bytes=allocated - off,
+        allocated_high_bytes=allocated + off,
     )

@@ -21,20 +21,11 @@ from typing import TYPE_CHECKING
 
 from recipegen.estimate import parameters
 from recipegen.estimate.adapters import NOTHING_ADAPTED, Adapted, adapted
-from recipegen.spec import (
-    AttentionMemory,
-    DeepSpeed,
-    Dtype,
-    LossKernel,
-    Method,
-    ModelSpec,
-    QkNorm,
-    Recipe,
-    Strategy,
-)
+from recipegen.spec import AttentionMemory, Dtype, LossKernel, Method, QkNorm, Strategy
 
 if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
+    from recipegen.spec import DeepSpeed, ModelSpec, Recipe
 
 
 # NF4 with double quantisation: one uint8 absmax per 64 weights, one fp32 per 256 of those (bitsandbytes Linear4bit).
@@ -177,6 +168,8 @@ class Symbols:
     #: FSDP2 frees the root group after forward and gathers it again for backward, as Axolotl and Accelerate wrap it
     root_reshards: bool = False
     dora: bool = False
+    #: rows of a micro-batch as the model sees it; packed rows before a flash kernel are laid out as one
+    batch_rows: int = 1
     #: adapters on quantised modules keep copies of their inputs under autocast as well (peft does not)
     quantised_adapters_copy: bool = False
     #: bytes per element of a trained head that a fused linear loss holds: gradient, product and fp32 copy while it works
@@ -192,13 +185,15 @@ class Symbols:
     #: one linear module makes queries, keys and values: adapters on them share one input, and without grouped
     #: queries the values are a view that keeps all three
     packed_qkv: bool = False
-    #: graphs whose inputs of quantised modules stay until their loss is forgotten (bitsandbytes before 0.43 keeps the
+    #: graphs whose inputs of quantised modules stay until their loss is forgotten (bitsandbytes before 0.44 keeps the
     #: input of Linear4bit as a plain attribute): 1 the current step's, 2 the step's before as well
     kept_graphs: int = 0
     #: torch's sdpa gets q, k and v in fp32 where activations are; a flash kernel behind a cast does not
     fp32_attention: bool = False
     #: moments lie in memory that the GPU pages in and that is not PyTorch's
     paged_states: bool = False
+    #: with adapters too, offloading moves the inputs of checkpointed layers instead of replacing the recomputation
+    offloads_boundaries: bool = False
     #: tensor parallelism splits the rows between its regions, and the vocabulary of the loss
     sequence_parallel: bool = False
     #: the head is a quantised module
@@ -245,6 +240,11 @@ class Symbols:
         if self.adapter_dropout:  # the dropped copy replaces the cast one
             return (copy or self.h) + 1.0
         return copy
+
+    @property
+    def offloads_everything(self) -> bool:
+        """Axolotl's offloading with adapters replaces the recomputation: all that a layer saves travels."""
+        return self.activation_offload and not (self.full or self.offloads_boundaries)
 
     @property
     def h(self) -> float:
@@ -377,6 +377,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         loss_inside_model=recipe.trainer == "axolotl",
         root_reshards=strategy.is_fsdp and (recipe.fsdp is None or recipe.fsdp.reshard_after_forward),
         dora=bool(adapter and adapter.use_dora),
+        batch_rows=1 if recipe.packing and recipe.attention.startswith("flash") else recipe.micro_batch_size,
         outputs_upcast=one_process,
         reentrant=recipe.activation_checkpointing_reentrant,
     )

@@ -49,7 +49,7 @@ def _flash(module: Any, query: Any, key: Any, value: Any, *_: Any, scaling: Any 
 def _repeated(
     module: Any, query: Any, key: Any, value: Any, *_: Any, scaling: Any = None, **__: Any
 ) -> tuple[Any, None]:
-    """Axolotl's path over packed rows: torch's varlen kernel has no grouped queries, so keys and values are repeated."""
+    """Axolotl's path over packed rows: torch's varlen kernel knows no grouped queries, so keys and values repeat."""
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))

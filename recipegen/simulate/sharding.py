@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from recipegen.simulate.build import TORCH, Model
 from recipegen.simulate.options import Options
-from recipegen.simulate.tracker import Tracker
+from recipegen.simulate.tracker import Tracker, describe
 from recipegen.spec import Parallelism, Recipe, Strategy
 
 
@@ -99,14 +99,20 @@ def _bottom_up(module: Any) -> Iterator[Any]:
 @contextmanager
 def labelled(model: Model, tracker: Tracker, on_root_backward: Callable[[], None]) -> Iterator[None]:
     """Say what FSDP2's tensors are for, and when the root's gradients are reduced, while this is open."""
+    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     post_backward, wait = FSDPParamGroup.post_backward, FSDPParamGroup.wait_for_unshard
-    roots = {id(group) for group in model.outer._get_fsdp_state()._fsdp_param_groups}
+    outside = (model.outer, model.base.get_input_embeddings(), model.base.get_output_embeddings())
+    of_root = {id(group) for module in outside if isinstance(module, FSDPModule) for group in _groups(module)}
+    roots = {id(group) for group in _groups(model.outer)}
 
     def gathered(self: Any) -> Any:
+        label = "root_group" if id(self) in of_root else "gathered_layers"
+        arriving = getattr(self, "_all_gather_result", None)
+        if arriving is not None:
+            tracker.mark(arriving.all_gather_output, label, describe("all_gather", arriving.all_gather_output))
         result = wait(self)
-        label = "root_group" if id(self) in roots else "gathered_layers"
         for parameter in self.fsdp_params:
             for tensor in getattr(parameter, "all_gather_outputs", None) or []:
                 tracker.mark(tensor, label)
@@ -122,7 +128,7 @@ def labelled(model: Model, tracker: Tracker, on_root_backward: Callable[[], None
                     tracker.mark(whole.grad, "unsharded_gradients")
         result = post_backward(self, *args)
         for parameter in self.fsdp_params:
-            tracker_gradients(parameter, tracker)
+            _mark_gradients(parameter, tracker)
         return result
 
     FSDPParamGroup.post_backward, FSDPParamGroup.wait_for_unshard = reduced, gathered
@@ -132,7 +138,12 @@ def labelled(model: Model, tracker: Tracker, on_root_backward: Callable[[], None
         FSDPParamGroup.post_backward, FSDPParamGroup.wait_for_unshard = post_backward, wait
 
 
-def tracker_gradients(parameter: Any, tracker: Tracker) -> None:
+def _groups(module: Any) -> list[Any]:
+    groups: list[Any] = module._get_fsdp_state()._fsdp_param_groups
+    return groups
+
+
+def _mark_gradients(parameter: Any, tracker: Tracker) -> None:
     """The sharded gradient of one FSDP parameter, and the whole one that waits for the last micro-batch."""
     if parameter.sharded_param.grad is not None:
         tracker.mark(parameter.sharded_param.grad, "gradients")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +113,14 @@ def test_without_torch_it_says_what_to_install(
     said = complaint(capsys, str(folder))
     assert "torch" in said
     assert "recipegen[simulate]" in said
+
+
+def test_the_command_and_its_room_import_no_torch() -> None:
+    code = (
+        "import sys, recipegen.cli.simulate, recipegen.simulate; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'peft')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_neither_a_folder_nor_a_model(capsys: Captured) -> None:

@@ -61,7 +61,12 @@ def groups(setup: Setup) -> tuple[str, ...]:
 def training_memory(setup: Setup) -> GpuMemory:
     """The estimate of a row's training; how its framework loads is its own affair."""
     capacity = setup.card.memory_bytes or sys.maxsize
-    return gpu_memory(setup.symbols, capacity, varying_lengths=setup.framework.varying_lengths, loading=False)
+    return gpu_memory(
+        setup.symbols,
+        capacity,
+        habit=setup.habit,
+        loading=False,
+    )
 
 
 def result(row: Row) -> Result:

@@ -43,7 +43,7 @@ class Pair:
     @property
     def driver(self) -> str:
         """The entry of allocator_spread that this row is one of."""
-        return spread_driver(self.setup.symbols, varying_lengths=self.setup.framework.varying_lengths)
+        return spread_driver(self.setup.symbols, self.setup.habit)
 
     def predicted(self, logits: float, other: float) -> float:
         """Reserved bytes with these shares; no more than the card has."""

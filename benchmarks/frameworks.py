@@ -26,6 +26,8 @@ class LossBytes:
     backward: float
     plain: tuple[float, float] | None = None
     fp32: tuple[float, float] | None = None
+    #: a shifted copy of the logits is made, so that there are blocks of two sizes
+    shifted: bool = False
 
     def of(self, *, autocast: bool, fp32_head: bool) -> tuple[float, float]:
         """Forward and backward bytes of one run."""
@@ -40,7 +42,8 @@ def _loss_bytes(kernel: Mapping[str, Any]) -> LossBytes:
     def pair(name: str) -> tuple[float, float] | None:
         return (float(kernel[name][0]), float(kernel[name][1])) if name in kernel else None
 
-    return LossBytes(float(kernel["forward"]), float(kernel["backward"]), pair("plain"), pair("fp32"))
+    shifted = bool(kernel.get("shifted", False))
+    return LossBytes(float(kernel["forward"]), float(kernel["backward"]), pair("plain"), pair("fp32"), shifted)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,16 @@ class Setup:
     symbols: Symbols
     framework: Framework
     assumed: tuple[str, ...]
+    shifts_logits: bool = False
+
+    @property
+    def habit(self) -> str | None:
+        """What the framework's loop does to the allocator (estimate.memory.spread_driver)."""
+        if self.framework.empties_cache:
+            return "emptied_cache"
+        if self.framework.varying_lengths:
+            return "varying_lengths"
+        return "shifted_logits" if self.shifts_logits else None
 
     @property
     def offloads(self) -> bool:
@@ -258,4 +268,5 @@ def understand(row: Row) -> Setup:
         quantised = quantised_parameters(model, experts=True)
         per_layer = quantised_per_layer(model, experts=True)
         x = replace(x, shape=replace(x.shape, Q=quantised, Q_l=per_layer))
-    return Setup(row, model, card, layout, recipe, x, facts, tuple(dict.fromkeys(assumed)))
+    shifts = loss is LossKernel.STOCK and kernel is not None and kernel.shifted
+    return Setup(row, model, card, layout, recipe, x, facts, tuple(dict.fromkeys(assumed)), shifts)

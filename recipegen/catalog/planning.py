@@ -28,7 +28,9 @@ class Planning:
     fsdp2: Spread
     second_stream_adapter: Spread
     second_stream_full: Spread
+    shifted_logits: Spread
     varying_lengths: Spread
+    emptied_cache: Spread
     allocated_band: float
     cuda_context_bytes: float
     nccl_buffer_bytes: float

@@ -123,7 +123,7 @@ def saved(x: Symbols, layers: float) -> float:
         return boundary_bytes(x, on_gpu)
     if x.activation_offload:
         layers = min(layers, planning().offloaded_layers_in_flight)
-    return x.T * saved_per_token(x) * layers
+    return (x.T * saved_per_token(x) + expert_updates(x)) * layers
 
 
 def offloaded(x: Symbols) -> float:
@@ -150,11 +150,16 @@ def _adapter_mlp_backward(x: Symbols) -> float:
     return plain
 
 
+def expert_updates(x: Symbols) -> float:
+    """Adapters on fused experts: peft's ParamWrapper makes the whole update of a layer's experts and its sum with them."""
+    return 2 * x.c * x.shape.X if x.adapted.experts else 0.0
+
+
 def mlp_backward(x: Symbols) -> float:
     """Inside the MLP of a layer's backward, with all that the layer has saved or recomputed."""
     a = x.shape
     if not x.full:
-        return x.T * (saved_per_token(x) + x.h / x.c * _adapter_mlp_backward(x))
+        return x.T * (saved_per_token(x) + x.h / x.c * _adapter_mlp_backward(x)) + expert_updates(x)
     work = x.T * (saved_per_token(x) + (0 if a.E else 4 * a.F * a.k) + 2 * a.H)
     return work + (3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F)
 

@@ -38,6 +38,7 @@ class Adapted:
     mlp_input: bool = False  # some of gate, up
     down: bool = False
     head: bool = False
+    experts: bool = False
 
 
 NOTHING_ADAPTED = Adapted()
@@ -58,4 +59,5 @@ def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
         mlp_input=any(name in _MLP_INPUT for name in linear),
         down="down_proj" in linear,
         head=parameters.adapts_head(targets),
+        experts=parameters.adapts_experts(model, targets),
     )

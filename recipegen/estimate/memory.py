@@ -49,19 +49,23 @@ def outside_bytes(processes: int) -> int:
     return round(constants.cuda_context_bytes + (constants.nccl_buffer_bytes if processes > 1 else 0.0))
 
 
-def spread_driver(x: Symbols, *, varying_lengths: bool = False) -> str:
-    """What decides how far the allocator spreads: an entry of allocator_spread in planning.yaml."""
+def spread_driver(x: Symbols, habit: str | None = None) -> str:
+    """What decides how far the allocator spreads: an entry of allocator_spread in planning.yaml.
+
+    `habit` is one that a trainer of its own has (varying_lengths, emptied_cache, shifted_logits); a second stream
+    outweighs it.
+    """
     if x.zero2 or x.zero3 or (x.fsdp and x.fsdp_version == 1):
         return "second_stream_full" if x.full else "second_stream_adapter"
-    if varying_lengths:
-        return "varying_lengths"
+    if habit:
+        return habit
     return "fsdp2" if x.fsdp else "one_gpu"
 
 
-def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False, loading: bool = True) -> GpuMemory:
+def gpu_memory(x: Symbols, capacity_bytes: int, *, habit: str | None = None, loading: bool = True) -> GpuMemory:
     """Phases, peak and the bands on one GPU (rank 0, which holds the largest shards).
 
-    `varying_lengths`: batches change their shape from step to step and the allocator's segments cannot grow.
+    `habit`: see `spread_driver`; the trainers that are generated have none.
     `loading` False leaves the load phase out, for runs whose loader is not one of ours.
     """
     moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
@@ -69,7 +73,7 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
     peak, (lasting, logits, other) = max(zip(moments, parts, strict=True), key=lambda pair: sum(pair[1]))
     allocated = lasting + logits + other
     constants = planning()
-    spread = constants.spread(spread_driver(x, varying_lengths=varying_lengths))
+    spread = constants.spread(spread_driver(x, habit))
     off = round(constants.allocated_band * (logits + other))
     outside = outside_bytes(x.W)
 
@@ -89,9 +93,7 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, varying_lengths: bool = False
         phase=peak.name,
         outside_bytes=outside,
         needed_low_bytes=low + outside,
-        needed_high_bytes=max(_reserved(p, spread.needed_logits, spread.needed_other) for p in parts)
-        + off
-        + outside,
+        needed_high_bytes=max(_reserved(p, spread.needed_logits, spread.needed_other) for p in parts) + off + outside,
         allocated_low_bytes=allocated - off,
         allocated_high_bytes=allocated + off,
     )

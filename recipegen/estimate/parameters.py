@@ -289,6 +289,11 @@ def adapted_modules(model: ModelSpec, targets: Sequence[str]) -> dict[str, Linea
     return {path.rpartition(".")[2]: linear for path, linear in paths if _matches(path, targets)}
 
 
+def adapts_experts(model: ModelSpec, targets: Sequence[str]) -> bool:
+    """True when the fused experts of an MoE model carry adapters."""
+    return _adapted_experts(model, targets, 1) > 0
+
+
 def adapts_head(targets: Sequence[str]) -> bool:
     """True when the language model head carries an adapter."""
     return bool(targets) and not is_pattern(targets) and _matches(_HEAD, targets)

@@ -48,15 +48,16 @@ def spec(kind: str) -> ModelSpec:
         more["qk_norm"] = QkNorm.PER_HEAD
     if kind in MIXTURES:
         more["moe"] = MoeSpec(4, 2, 896)
+    width = 256 if kind in MIXTURES else 128  # beside a mixture's numbers per token and expert, which are not counted
     return ModelSpec(
         id=kind,
         model_type=kind,
-        hidden_size=256,
-        intermediate_size=896,
+        hidden_size=width,
+        intermediate_size=width * 7 // 2,
         num_hidden_layers=2,
         num_attention_heads=8,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=width // 8,
         vocab_size=256,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
@@ -339,4 +340,6 @@ def test_a_checkpointed_layer_keeps_the_residual_at_its_boundary(dtype: str, ree
     network.gradient_checkpointing_enable({"use_reentrant": reentrant})
     network.enable_input_require_grads()
     width = {"bfloat16": 2, "float32": 4}[dtype]
-    assert decoder_kept(network.get_decoder()) == pytest.approx(width * spec("llama").hidden_size, rel=NARROW)
+    generator = torch.get_rng_state().nbytes / TOKENS  # the state to recompute dropout from; a GPU's is 16 bytes
+    found = decoder_kept(network.get_decoder()) - generator
+    assert found == pytest.approx(width * spec("llama").hidden_size, rel=NARROW)

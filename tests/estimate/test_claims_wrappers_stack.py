@@ -147,3 +147,9 @@ def test_accelerate_does_neither_under_fsdp2() -> None:
     found = reports("accelerate", mode="sharded")["accelerate"]["fsdp2"]
     assert found["type"] == "DistributedType.FSDP"
     assert (found["autocast"], found["logits"]) == (False, "torch.bfloat16")
+
+
+def test_accelerate_does_both_under_fsdp1() -> None:
+    found = reports("accelerate", mode="sharded")["accelerate"]["fsdp1"]
+    assert found["type"] == "DistributedType.FSDP"
+    assert (found["autocast"], found["logits"]) == (True, "torch.float32")

@@ -51,7 +51,9 @@ def precision_of(
             return Kept(Precision(bf16, bf16, bf16, bf16, states or kept, bf16, master=kept), False)
         if master:
             return Kept(Precision(fp32, fp32, fp32, bf16 if sharded else fp32, states or fp32, bf16), not sharded)
-        return Kept(Precision(bf16, bf16, bf16, bf16, states or bf16, bf16), autocast and not sharded)
+        modules = _UPCAST if "fp32 embeddings" in word else ()
+        kept_fp32 = Precision(bf16, bf16, bf16, bf16, states or bf16, bf16, fp32_modules=modules)
+        return Kept(kept_fp32, (autocast or bool(modules)) and not sharded)
     trained = bf16 if layout.is_deepspeed else Dtype(facts.adapter)  # the engine casts the whole module
     base, packed, constants = bf16, Dtype.NF4.bytes, ABSMAX_BYTES_PER_PARAMETER
     if method is Method.QLORA:

@@ -173,11 +173,14 @@ def understand(row: Row) -> Setup:
     assumed: list[str] = []
     read = _Reader(row, facts, assumed)
     try:
-        known = model_of(row.model, row.number("params_b"))
+        layers = row.note(r"layers:(\d+) of \d+")  # the first layers of a model, as benchmarks.cuda_points builds it
+        known = model_of(row.model, None if layers else row.number("params_b"))
     except UnknownModel as error:
         raise NotExpressible(str(error)) from None
     assumed.extend(f"model: {note}" for note in known.notes)
     model = known.spec
+    if layers:
+        model = replace(model, num_hidden_layers=int(layers), num_parameters=0)
     try:
         method = Method(row.method)
     except ValueError:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from benchmarks import cuda_points
+from benchmarks.accuracy import training_memory
 from benchmarks.cuda_points import Outcome, measure, row_of, run_step, table, write_rows
-from benchmarks.cuda_recipes import POINTS, Chosen, Point, choose, recipe_of
+from benchmarks.cuda_recipes import NOT_STEPS, POINTS, Chosen, Point, choose, recipe_of
 from benchmarks.rows import read_rows
+from benchmarks.setup import understand
 from recipegen.catalog import load_model, load_stack
 from recipegen.estimate.memory import gpu_memory
 from recipegen.estimate.symbols import symbols
-from recipegen.spec import Dtype, Method, ModelSpec
+from recipegen.spec import Dtype, Method, ModelSpec, Strategy
 from recipegen.spec.units import GIB
 
 CARD = {"name": "A Card 24GB", "total_bytes": 24 * GIB, "free_bytes": 23 * GIB, "triton": True}
@@ -181,6 +183,22 @@ def test_rows_are_read_again_as_they_were_meant(tmp_path: Path) -> None:
     assert says["no-checkpointing"].act_checkpointing == "no"
     assert says["fsdp2-one-rank"].strategy == "fsdp2"
     assert says["lora"].lora_targets == "q,k,v,o,gate,up,down"
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_accuracy_benchmark_understands_the_rows() -> None:
+    """What the card ran and what benchmarks.accuracy makes of its row are the same recipe: within 2% in bytes."""
+    outcomes, _ = run(POINTS)
+    for outcome in outcomes:
+        row = row_of(outcome, CARD)
+        assert row is not None
+        assert outcome.chosen is not None
+        setup = understand(row)
+        assert setup.assumed == ()
+        if outcome.chosen.recipe.parallelism.strategy is Strategy.SINGLE:  # the row cannot say FSDP2 on one rank
+            moments = training_memory(setup).phases
+            predicted = max(phase.bytes for phase in moments if phase.name not in NOT_STEPS)
+            assert predicted == pytest.approx(outcome.chosen.estimated_bytes, rel=0.02), row.id
 
 
 def test_out_of_memory_is_a_row_and_another_failure_is_none() -> None:

@@ -48,7 +48,7 @@ def spec(kind: str) -> ModelSpec:
         more["qk_norm"] = QkNorm.PER_HEAD
     if kind in MIXTURES:
         more["moe"] = MoeSpec(4, 2, 896)
-    width = 256 if kind in MIXTURES else 128  # beside a mixture's numbers per token and expert, which are not counted
+    width = 128 if kind == "llama" else 256  # wide beside numbers per token and head or expert, which are not counted
     return ModelSpec(
         id=kind,
         model_type=kind,

@@ -1,4 +1,4 @@
-"""What torch's DDP, FSDP1 and FSDP2 hold on every rank, in two gloo processes; and what Accelerate puts around them."""
+"""What torch's DDP, FSDP1 and FSDP2 hold on one of two ranks, and what Accelerate puts around them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ LAYERS = 6  # of claims_two_ranks.py
 
 @cache
 def reports(*cases: str, mode: str = "") -> dict[str, Any]:
-    """One start of two ranks for several cases; `mode` is the CPU shim's."""
+    """One start for several cases; of two real ranks where `mode`, the CPU shim's, is given."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    command = [sys.executable, "-W", "ignore"]
     if mode:
         environment |= {"RECIPEGEN_TEST_CPU": mode, "PYTHONPATH": f"{SHIM}{os.pathsep}{HERE}"}
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+        command += ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29647"]
     done = subprocess.run(
-        [*command, "--master_port", "29647", str(HERE / "claims_two_ranks.py"), *cases],
+        [*command, str(HERE / "claims_two_ranks.py"), *cases],
         capture_output=True,
         text=True,
         env=environment,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,10 +130,10 @@ def group(name: str, results: Iterable[Result]) -> Group:
     )
 
 
-def score(results: Iterable[Result]) -> Score:
-    """Results with their groups, in the order in which the groups first appear; `all` comes first."""
+def score(results: Iterable[Result], order: Callable[[str], Any] = lambda _: 0) -> Score:
+    """Results with their groups; `all` comes first, the others by `order` of their names, then as they appear."""
     rows = tuple(results)
-    names = dict.fromkeys(name for r in rows for name in r.groups)
+    names = sorted(dict.fromkeys(name for r in rows for name in r.groups), key=order)
     return Score(rows, (group("all", rows), *(group(n, (r for r in rows if n in r.groups)) for n in names)))
 
 
@@ -201,9 +201,11 @@ def gib(value: int | None) -> str:
 
 def group_table(groups: Iterable[Group]) -> list[str]:
     """Lines of a table: a group a line. Errors are of the absolute relative error, except the signed median."""
-    lines = [f"{'group':44} {'rows':>5} {'median':>8} {'p90':>8} {'worst':>8} {'mean':>8} {'bias':>8} {'in band':>8}"]
+    groups = tuple(groups)
+    width = max([len(g.name) for g in groups] + [len("group")])
+    lines = [f"{'group':{width}} {'rows':>5} {'median':>8} {'p90':>8} {'worst':>8} {'mean':>8} {'bias':>8} {'in band':>8}"]
     lines.extend(
-        f"{g.name:44} {g.n:5d} {percent(g.median_abs_error):>8} {percent(g.p90_abs_error):>8} "
+        f"{g.name:{width}} {g.n:5d} {percent(g.median_abs_error):>8} {percent(g.p90_abs_error):>8} "
         f"{percent(g.max_abs_error):>8} {percent(g.mean_abs_error):>8} {percent(g.median_error, signed=True):>8} "
         f"{percent(g.band_coverage):>8}"
         for g in groups

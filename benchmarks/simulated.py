@@ -78,9 +78,9 @@ def simulated(rows: Iterable[Mapping[str, str]]) -> Score:
     return score(result(row, number) for number, row in enumerate(rows, 1))
 
 
-def _text(s: Score) -> list[str]:
-    lines = [f"{'row':44} {'estimate':>9} {'simulated':>9} {'error':>8}  phase"]
-    for r in s.results:
+def _text(s: Score, *, every_row: bool) -> list[str]:
+    lines = [f"{'row':44} {'estimate':>9} {'simulated':>9} {'error':>8}  phase"] if every_row else []
+    for r in s.results if every_row else ():
         if r.why_not is not None:
             lines.append(f"{r.id:44} not expressible: {r.why_not}")
             continue
@@ -89,8 +89,10 @@ def _text(s: Score) -> list[str]:
             f"{r.id:44} {gib(r.predicted_allocated_bytes):>9} {gib(r.measured_bytes):>9} {error:>8}  "
             f"{r.phase:20} {r.setup}"
         )
-    lines += ["GiB per GPU, allocated", "", *group_table(s.groups), ""]
+    lines += ["GiB per GPU, allocated", ""] if every_row else []
+    lines += [*group_table(s.groups), ""]
     lines.append(f"expressible: {percent(s.expressible_share)} of {len(s.results)} rows")
+    lines += [f"  not: {r.why_not}: {r.id}" for r in s.results if r.why_not is not None]
     return lines
 
 
@@ -98,6 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated", description=__doc__.split("\n\n")[0])
     parser.add_argument("file", type=Path, help=f"CSV with peak_bytes and any of: {', '.join(DEFAULTS)}")
     parser.add_argument("--format", choices=["text", "json"], default="text")
+    parser.add_argument("--rows", action="store_true", help="every row, not only the groups (text)")
     options = parser.parse_args(argv)
     try:
         scored = simulated(read_points(options.file))
@@ -109,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         more = {"mean_abs_error": overall.mean_abs_error, "max_abs_error": overall.max_abs_error}
         print(json.dumps(document("benchmarks.simulated", scored, **more), indent=1))
     else:
-        print("\n".join(_text(scored)))
+        print("\n".join(_text(scored, every_row=options.rows)))
     return 0
 
 

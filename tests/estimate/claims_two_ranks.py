@@ -3,7 +3,7 @@
 usage: claims_two_ranks.py CASE ...   (see CASES)
 
 The process group is torch's fake one, which sends nothing: gloo frees in threads that the profiler does not see. Only
-`accelerate` is started by torchrun with two real ranks and the CPU shim.
+`accelerate` is started by torchrun with two real ranks and the CPU shim. One line REPORT a case.
 """
 
 from __future__ import annotations
@@ -248,12 +248,20 @@ def accelerate() -> dict[str, Any]:
 CASES: dict[str, Callable[[], dict[str, Any]]] = {"fsdp1": fsdp1, "ddp": ddp, "fsdp2": fsdp2, "accelerate": accelerate}
 
 
-if __name__ == "__main__":
-    if sys.argv[1] != "accelerate":
-        from torch.testing._internal.distributed.fake_pg import FakeStore
+def alone(case: str) -> None:
+    """A case in a group of its own; DDP's buckets need a real one, of one rank."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if case == "ddp":
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    elif case != "accelerate":
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    found = {case: CASES[case]() for case in sys.argv[1:]}
+    found = CASES[case]()
     if dist.get_rank() == 0:
-        print("REPORT " + json.dumps(found), flush=True)
+        print("REPORT " + json.dumps({case: found}), flush=True)
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        alone(name)

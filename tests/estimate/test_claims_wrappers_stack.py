@@ -35,8 +35,10 @@ def reports(*cases: str, mode: str = "") -> dict[str, Any]:
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
-    assert lines, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(lines[0].removeprefix("REPORT "))
+    assert len(lines) == len(cases), done.stderr[-3000:]
+    found: dict[str, Any] = {}
+    for line in lines:
+        found |= json.loads(line.removeprefix("REPORT "))
     return found
 
 
@@ -91,12 +93,12 @@ def test_fsdp2_keeps_none() -> None:
 
 def test_ddp_buckets_are_a_second_copy_of_the_gradients() -> None:
     found = torch_itself("ddp")["copy"]
-    assert found == {key: pytest.approx(value, abs=0.1) for key, value in {"made": 1, "first": 2, "second": 2}.items()}
+    assert found == {key: pytest.approx(value, abs=0.01) for key, value in {"made": 1, "first": 2, "second": 2}.items()}
 
 
 def test_with_gradient_as_bucket_view_there_is_one() -> None:
     found = torch_itself("ddp")["view"]
-    assert found == {key: pytest.approx(1, abs=0.1) for key in found}
+    assert found == {key: pytest.approx(1, abs=0.01) for key in found}
 
 
 def test_gradient_as_bucket_view_is_off_by_default() -> None:
@@ -118,7 +120,7 @@ def test_gradient_as_bucket_view_is_off_by_default() -> None:
 def test_no_sync_keeps_whole_gradients_in_the_reduce_dtype(reduce: str, width: int) -> None:
     """Whole on each of the two ranks, though parameters are split; in bf16 as the gradient itself, added in place."""
     found = torch_itself("fsdp2")[f"{reduce} no_sync full"]
-    assert found["after"] == pytest.approx(width, abs=0.5)
+    assert found["after"] == pytest.approx(width, abs=0.05)
     assert found["accumulated"] == (["torch.float32"] if reduce == "float32" else [])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.run
+pytestmark = pytest.mark.long  # DeepSpeed alone takes ten seconds to start
 HERE = Path(__file__).parent
 RANKS = 2
 WHOLE = 2  # bf16 parameters, or their gradients

@@ -40,7 +40,7 @@ def kind(setup: Setup) -> str:
 
 
 def groups(setup: Setup) -> tuple[str, ...]:
-    """Groups of a row, from its columns alone: by mechanism, by engine, by GPU; apart for assumed and unknown metric."""
+    """Groups of a row, from its columns alone: by mechanism, engine, GPU; apart for assumed and unknown metric."""
     row = setup.row
     if row.measured_bytes is None:
         return ()
@@ -101,8 +101,8 @@ def result(row: Row) -> Result:
 
 
 def _order(name: str) -> tuple[bool, bool, int]:
-    """Groups in the order in which they are read: mechanisms, engines, metrics, GPUs; then the same with assumed fields,
-    then what an unknown metric belongs to."""
+    """Groups in the order in which they are read: mechanisms, engines, metrics, GPUs; then the same with assumed
+    fields, then what an unknown metric belongs to."""
     kinds = (SINGLE_STOCK, SINGLE_FUSED, DDP, SHARDED, "FSDP", "ZeRO", OFFLOAD, "metric", "GPU")
     place = next((i for i, start in enumerate(kinds) if name.startswith(start)), len(kinds))
     return name.startswith("unknown metric"), name.endswith("assumed fields"), place

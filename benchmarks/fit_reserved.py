@@ -118,7 +118,8 @@ def _driver(name: str, members: Sequence[Pair]) -> str:
     full = [factor for p, factor in zip(members, factors, strict=True) if p.fullness >= _NEARLY_FULL]
     nearly = f"{min(full):.2f} to {max(full):.2f} x ({len(full)} rows)" if full else "no rows"
     return (
-        f"{name:16} fitted on {len(first)}: logits {logits:.2f}, other {other:.2f}; in use {used.logits}, {used.other}; "
+        f"{name:16} fitted on {len(first)}: logits {logits:.2f}, other {other:.2f}; "
+        f"in use {used.logits}, {used.other}; "
         f"the other {len(second)}: median error {statistics.median(errors):.1%}, 90th percentile "
         f"{percentile(errors, 0.9):.1%}; {used.low} to {used.high} x the shares hold {covered:.0%} of {len(members)}; "
         f"on cards at least {_NEARLY_FULL:.0%} full {nearly}, in use up to {used.needed_logits}, {used.needed_other}"

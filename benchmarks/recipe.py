@@ -42,7 +42,6 @@ def recipe_for(
     model: ModelSpec,
     method: Method,
     layout: Layout,
-    gpus: int,
     *,
     precision: Precision,
     optimizer: str,

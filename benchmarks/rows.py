@@ -1,7 +1,7 @@
 """One line of a measurements CSV: its columns as they are, and the numbers in them with their units.
 
-`unknown`, `n/a` and an empty cell mean that the source does not say. Memory is per GPU. Its unit is the `unit:` token of
-`notes`; a bare G, and no token at all, are read as GiB and flagged.
+`unknown`, `n/a` and an empty cell mean that the source does not say. Memory is per GPU. Its unit is the `unit:` token
+of `notes`; a bare G, and no token at all, are read as GiB and flagged.
 """
 
 from __future__ import annotations

@@ -203,7 +203,8 @@ def group_table(groups: Iterable[Group]) -> list[str]:
     """Lines of a table: a group a line. Errors are of the absolute relative error, except the signed median."""
     groups = tuple(groups)
     width = max([len(g.name) for g in groups] + [len("group")])
-    lines = [f"{'group':{width}} {'rows':>5} {'median':>8} {'p90':>8} {'worst':>8} {'mean':>8} {'bias':>8} {'in band':>8}"]
+    columns = ("median", "p90", "worst", "mean", "bias", "in band")
+    lines = [f"{'group':{width}} {'rows':>5} " + " ".join(f"{column:>8}" for column in columns)]
     lines.extend(
         f"{g.name:{width}} {g.n:5d} {percent(g.median_abs_error):>8} {percent(g.p90_abs_error):>8} "
         f"{percent(g.max_abs_error):>8} {percent(g.mean_abs_error):>8} {percent(g.median_error, signed=True):>8} "

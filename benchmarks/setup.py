@@ -216,7 +216,6 @@ def understand(row: Row) -> Setup:
         model,
         method,
         layout,
-        gpus,
         precision=precision.precision,
         optimizer=_optimizer(optimizer, facts),
         r=r,

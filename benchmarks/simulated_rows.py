@@ -208,7 +208,6 @@ def _recipe(model: ModelSpec, row: Mapping[str, str]) -> Recipe:
         model,
         method,
         Layout(strategy.value, Parallelism.of(strategy, nodes, world // nodes), False, False),
-        world,
         precision=_precision(row, method, strategy),
         optimizer=OPTIMIZERS[row["optim"]],
         r=int(row["lora_r"]),

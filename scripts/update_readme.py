@@ -1,6 +1,6 @@
 """Rewrite the console blocks of README.md and docs/accuracy.md with what the commands print now.
 
-    python scripts/update_readme.py
+python scripts/update_readme.py
 """
 
 from __future__ import annotations

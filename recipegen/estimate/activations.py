@@ -151,7 +151,7 @@ def _adapter_mlp_backward(x: Symbols) -> float:
 
 
 def expert_updates(x: Symbols) -> float:
-    """Adapters on fused experts: peft's ParamWrapper makes the whole update of a layer's experts and its sum with them."""
+    """Adapters on fused experts: peft's ParamWrapper makes a layer's whole update and its sum with the experts."""
     return 2 * x.c * x.shape.X if x.adapted.experts else 0.0
 
 

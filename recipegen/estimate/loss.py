@@ -6,7 +6,8 @@ chunked_upcast  compiled: the bf16 logits 2 T V, in backward their gradient as w
                 log-softmax of every chunk 4 T V and one chunk's copies. In train.py, where the loss is outside the
                 model: the logits, their gradient and the sum of its pieces, in fp32 where Accelerate upcasts outputs
 fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head:
-                its gradient 2, a chunk's product 2, that in fp32 4; then 2 (Liger 0.8.1 ops/fused_linear_cross_entropy.py)
+                its gradient 2, a chunk's product 2, that in fp32 4; then 2 (Liger 0.8.1,
+                ops/fused_linear_cross_entropy.py)
 cut             2 T H, and 2 V H for the head (cut cross entropy)
 """
 

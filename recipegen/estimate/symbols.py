@@ -172,8 +172,8 @@ class Symbols:
     batch_rows: int = 1
     #: adapters on quantised modules keep copies of their inputs under autocast as well (peft does not)
     quantised_adapters_copy: bool = False
-    #: bytes per element of a trained head that a fused linear loss holds: gradient, product and fp32 copy while it works
-    #: (Liger 0.8.1), then the gradient alone
+    #: bytes per element of a trained head that a fused linear loss holds: gradient, product and fp32 copy while it
+    #: works (Liger 0.8.1), then the gradient alone
     fused_head_loss: float = 8.0
     fused_head_after: float = 2.0
     #: Accelerate makes an fp32 copy of the model's outputs (convert_outputs_to_fp32; one GPU and DDP)

@@ -99,9 +99,7 @@ def test_json_names_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(names <= set(g) for g in document["groups"])
 
 
-def test_a_file_without_the_columns_is_one_line_and_exit_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_the_columns_is_one_line_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("id,model\n1,llama\n", encoding="utf-8")
     assert accuracy.main([str(wrong)]) == 2

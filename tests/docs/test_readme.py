@@ -27,4 +27,3 @@ def test_the_examples_are_what_the_commands_print(
     text = (ROOT / name).read_text(encoding="utf-8")
     assert len(update.BLOCK.findall(text)) >= blocks
     assert update.rewritten(text) == text
-

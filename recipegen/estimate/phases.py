@@ -175,7 +175,7 @@ def _load(x: Symbols) -> Phase:
 
 def _forward(x: Symbols, base: dict[str, float]) -> Phase:
     """The larger of the start, where FSDP2's root group is there twice (its flat buffer and the weights copied out
-    of it) beside two layers, and the end with all boundaries and a third layer. Without FSDP2 one."""
+    of it) beside two layers, and the end with all boundaries and a third layer. Without FSDP2 one layer."""
     gradients = _gradients(x, 0) if x.accumulation > 1 else {}
     if x.fsdp and x.fsdp_version == 2 and x.checkpointing and x.reshard_after_forward:
         second = {"root_group": root_group(x)}

@@ -275,7 +275,7 @@ def _gpu(machine: Machine) -> Gpu:
 
     return Gpu(
         name=machine.gpu_name,
-        memory_bytes=round(value["memory_gib"] * GIB),
+        memory_bytes=round((value["memory_gib"] - value.get("memory_taken_gib", 0.0)) * GIB),
         compute_capability=value["compute_capability"],
         spec_tflops=float(value["spec_tflops"]),
         training_tflops=rate("training_tflops"),

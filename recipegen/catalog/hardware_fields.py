@@ -108,6 +108,13 @@ def check_together(machine: Machine, *, where: Callable[[str, str], str | None] 
                 f"({field.about})",
                 where=where("node", name),
             )
+    taken, memory = gpu.get("memory_taken_gib"), gpu["memory_gib"]
+    if taken is not None and taken.value >= memory.value:
+        raise RecipegenError(
+            f"{prefix}memory_taken_gib is {shown(taken.value)}, and the GPU has {shown(memory.value)} GiB; it must be "
+            f"less ({fields()['memory_taken_gib'].about})",
+            where=where("gpu", "memory_taken_gib"),
+        )
     training, spec = gpu.get("training_tflops"), gpu["spec_tflops"]
     if training is not None and training.value > spec.value:
         raise RecipegenError(

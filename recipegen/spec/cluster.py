@@ -11,7 +11,8 @@ from recipegen.spec.units import GB, GIB
 class Gpu:
     """One accelerator.
 
-    `memory_bytes` is what PyTorch sees (torch.cuda.get_device_properties().total_memory).
+    `memory_bytes` is what PyTorch sees (torch.cuda.get_device_properties().total_memory), less what a display or other
+    programs hold.
     Rates: TFLOPS are dense bf16 with fp32 accumulation; GB/s are 10^9 bytes per second.
     `matmul_tflops` is a large matrix product, measured; `training_tflops` is what a person's own training step executes
     and then replaces what would be worked out from it. One of the two is given.

@@ -160,8 +160,8 @@ def test_a_gpu_file_states_every_fact_as_a_fact(file: Path) -> None:
     table = yaml.safe_load(file.read_text())
     stated = set(table["facts"])
     required = {name.removeprefix("gpu_") for name, field in override_fields().items() if field.section == "gpu"}
-    # a training rate is what a person measured of their own runs; the catalogue has matrix products
-    assert required - {"training_tflops"} | {"compute_capability"} == stated
+    # a training rate and what else uses the card are a person's own; the catalogue has matrix products
+    assert required - {"training_tflops", "memory_taken_gib"} | {"compute_capability"} == stated
     assert all("mark" in fact for fact in table["facts"].values())
     assert table["facts"]["fp32_tflops"]["value"] < table["facts"]["matmul_tflops"]["value"]
     assert set(table["by_gpu_count"]) == {1, 2, 4, 8}
@@ -373,6 +373,11 @@ def test_overrides_win() -> None:
     assert node.gpu.fused_linear_loss
 
 
+def test_what_a_display_holds_is_not_there_for_training() -> None:
+    free, shared = (load_cluster("8x-l4", overrides=o).gpu.memory_bytes for o in ({}, {"gpu_memory_taken_gib": 1.5}))
+    assert free - shared == 1.5 * 2**30
+
+
 def test_a_whole_number_may_come_as_a_float() -> None:
     assert load_cluster("8x-l4", overrides={"sockets": 1.0}).node.sockets == 1
 
@@ -389,6 +394,7 @@ def test_a_whole_number_may_come_as_a_float() -> None:
         ({"host_ram_gib": -1}, "between"),
         ({"host_ram_gib": 824633720832}, "between"),  # bytes instead of GiB
         ({"gpu_memory_gib": float("nan")}, "between"),
+        ({"gpu_memory_taken_gib": 40}, "gpu_memory_taken_gib is 40"),
         ({"nvme_gb": float("inf")}, "between"),
         ({"sockets": 1.5}, "whole number"),
         ({"sockets": 0}, "between"),
@@ -470,9 +476,12 @@ def test_a_sane_override_shows_in_the_cluster(data: st.DataObject) -> None:
         value = data.draw(st.integers(int(field.min), int(field.max)))
     else:
         value = data.draw(st.floats(max(field.min, field.min_in_use), field.max, allow_nan=False))
-    overrides = {key: value}
+    overrides: dict[str, object] = {key: value}
     if key == "gpu_training_tflops":  # the peak of the GPU bounds it, and it the peak
         overrides["gpu_spec_tflops"] = override_fields()["gpu_spec_tflops"].max
+    if key == "gpu_memory_taken_gib":  # so does the memory what is taken of it
+        overrides["gpu_memory_gib"], overrides[key] = 2048.0, min(value, 2047.0)
+        value = overrides[key]
     description = resolve_hardware("2x-h100", nodes=2, network="ib-ndr", overrides=overrides)
     facts = {"gpu": description.gpu, "node": description.node}
     fact = description.network if field.section == "network" else facts[field.section][field.name]

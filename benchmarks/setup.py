@@ -96,8 +96,8 @@ class _Reader:
 
     def whole(self, column: str) -> int:
         text = self.text(column)
-        if not re.fullmatch(r"\d+(\.0+)?", text):
-            raise NotExpressible(f"{column} {text!r} is not one whole number")
+        if not re.fullmatch(r"\d{1,9}(\.0{1,9})?", text):
+            raise NotExpressible(f"{column} {text[:40]!r} is not one whole number below a billion")
         value = int(float(text))
         if value < 1:
             raise NotExpressible(f"{column} is {value}")
@@ -245,7 +245,7 @@ def understand(row: Row) -> Setup:
         packed_constants=precision.constant_bytes,
         autocast=precision.autocast,
         adapter_groups=x.adapter_groups and facts.adapter_groups,
-        reentrant=facts.reentrant,
+        reentrant_around=facts.reentrant,
         outputs_upcast=False,
         root_reshards=False,
         loss_inside_model=True,

@@ -31,15 +31,16 @@ def attention_saved(x: Symbols) -> float:
         return 4 * a.q + 4 * a.kv + 4 * a.A  # q, k, v, output in bf16; one fp32 log-sum-exp per head
     if x.attention is AttentionMemory.VARLEN:
         return 8 * a.q + 4 * a.A  # axolotl 0.19.0 sdpa_varlen repeats keys and values to q width
-    if x.attention is AttentionMemory.MASKED:
-        return 10 * a.q + 4 * a.A  # keys and values repeated to q width: sdpa has no GQA with a mask
+    if x.attention is AttentionMemory.MASKED:  # keys and values repeated to q width: sdpa has no GQA with a mask,
+        return 8 * a.q + 4 * a.A + 2 * x.s  # and makes a bf16 mask of the boolean one in every layer
     return 8 * a.q + 6 * a.A * x.s  # eager: k, v repeated; the fp32 softmax and its bf16 copy, s x s per head
 
 
 def attention_mask(x: Symbols) -> float:
-    """The s x s mask, one for all layers: bf16, per sequence of the micro-batch."""
-    unmasked = x.attention in (AttentionMemory.FLASH, AttentionMemory.VARLEN)
-    return 0.0 if unmasked else 2.0 * x.T * x.s
+    """The s x s mask per sequence that checkpoints keep, one for all layers: boolean for sdpa, bf16 for eager."""
+    if not x.checkpointing or x.attention in (AttentionMemory.FLASH, AttentionMemory.VARLEN):
+        return 0.0
+    return (1.0 if x.attention is AttentionMemory.MASKED else 2.0) * x.T * x.s
 
 
 def adapter_inputs(x: Symbols) -> float:
@@ -74,11 +75,12 @@ def saved_per_token(x: Symbols) -> float:
     a = x.shape
     attention, F_k = attention_saved(x), a.F * a.k
     if x.full:
-        norms = (14 if x.autocast else 8) * a.H * a.norms
-        kept = norms + attention + (8 if a.gated else 4) * F_k
+        # under autocast every linear keeps its own bf16 copy of an fp32 input: q, k, v, (gate,) up
+        casts = x.c * (5 if a.gated else 4) * a.H if x.autocast else 0.0
+        kept = 8 * a.H * a.norms + casts + attention + (8 if a.gated else 4) * F_k
         if x.compiled:  # inductor recomputes elementwise work: the input and result of norms stay, and no fp32 copies
             kept = 4 * a.H * a.norms + attention + (6 if a.gated else 4) * F_k
-        if a.qk_norm and not x.autocast:
+        if a.qk_norm:
             kept += 6 * a.q + 6 * a.kv
     else:
         kept = (
@@ -87,7 +89,7 @@ def saved_per_token(x: Symbols) -> float:
         if a.qk_norm:
             kept += 4 * a.q + 4 * a.kv
     if a.E and not (x.full and x.autocast):
-        kept += (6 if x.full else 2) * a.H * a.k + 8 * a.E  # frozen experts keep no copy of what they are given
+        kept += (4 if x.full else 2) * a.H * a.k + 8 * a.E  # frozen experts keep no copy of what they are given
     return kept
 
 

@@ -95,8 +95,10 @@ def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     # FSDP2 sends each shard to the host as it comes; FSDP1 keeps them until backward ends (_accumulate_sharded_grad)
     leaves = x.state_offload != "none" and not (x.fsdp and x.fsdp_version == 1)
     now = 0.0 if leaves else x.g * trainable_on_gpu(x) * min(layer_share, 1.0) * done
-    if x.zero2 or x.zero3:
-        return {"gradients": whole}  # the partition is allocated as a whole
+    if x.zero3:
+        return {"gradients": whole}  # the partition is there from start to end
+    if x.zero2:  # a later micro-batch's partition is added to the sum when its backward ends
+        return {"gradients": now + (whole if x.accumulation > 1 else 0.0)}
     if x.accumulation == 1:
         kept = x.d * trainable_on_gpu(x) * layer_share * done if x.hybrid and x.d != x.g else 0.0
         return {"gradients": now, "reduced_shards": kept}
@@ -129,13 +131,18 @@ def _gathered(x: Symbols, *, layers: int, layers_left: float, backward: bool = F
 
 
 def _buckets(x: Symbols) -> dict[str, float]:
-    """DeepSpeed's flat buffers, in the dtype of the reduction."""
+    """DeepSpeed's flat buffers, in the dtype of the reduction: ZeRO-2's during backward, ZeRO-3's from start to end."""
     if x.deepspeed is None:
         return {}
     pieces = planning().zero_overlap_buckets if x.zero2 else 1
     return {
         "reduce_buckets": x.d * x.deepspeed.reduce_bucket_size * pieces
     }  # allocated whole, however little is trained
+
+
+def _between(x: Symbols) -> dict[str, float]:
+    """Gradients and buckets that are there while no backward runs."""
+    return _gradients(x, 0) | (_buckets(x) if x.zero3 else {})
 
 
 def _casts(x: Symbols, *, whole: bool) -> float:
@@ -176,7 +183,7 @@ def _load(x: Symbols) -> Phase:
 def _forward(x: Symbols, base: dict[str, float]) -> Phase:
     """The larger of the start, where FSDP2's root group is there twice (its flat buffer and the weights copied out
     of it) beside two layers, and the end with all boundaries and a third layer. Without FSDP2 one layer."""
-    gradients = _gradients(x, 0) if x.accumulation > 1 else {}
+    gradients = _between(x) if x.zero3 or x.accumulation > 1 else {}
     if x.fsdp and x.fsdp_version == 2 and x.checkpointing and x.reshard_after_forward:
         second = {"root_group": root_group(x)}
         first = {"saved_activations": saved(x, 1), "attention_mask": attention_mask(x)}
@@ -213,11 +220,12 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
         {"gathered_layers": x.layer_bytes} if x.fsdp and not x.reshard_after_forward and direction == "forward" else {}
     )
     kept = {"logits_and_loss": loss_bytes(x, direction), "weight_casts": _casts(x, whole=whole)}
-    gradients = _gradients(x, 0) if x.accumulation > 1 or x.deepspeed else {}
+    backward = direction == "backward"
+    gradients = _gradients(x, 0) | _buckets(x) if backward else _between(x) if x.accumulation > 1 or x.zero3 else {}
     activations = _kept(x, x.shape.L)
     name = f"loss_{direction}"
-    during = _phase(name, base, last, gradients, _loss_gathered(x, direction), _buckets(x), activations, kept)
-    if direction == "forward" or not x.root_reshards:
+    during = _phase(name, base, last, gradients, _loss_gathered(x, direction), activations, kept)
+    if not backward or not x.root_reshards:
         return during
     # backward begins with the root group gathered again: its flat buffer and the weights copied out of it
     twice = {"root_group": 2 * root_group(x), "logits_and_loss": saved_for_backward(x)}
@@ -227,11 +235,11 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
 def _boundaries_kept(x: Symbols, done: float, left: float) -> float:
     """Checkpointed inputs of the layers that backward has not passed.
 
-    FSDP1 with frozen weights and reentrant checkpoints frees none: its reshard hooks hold the recomputed input of every
-    layer, and with it that input's gradient, until backward ends (torch.distributed.fsdp _runtime_utils,
-    _register_post_backward_reshard_only_hook).
+    FSDP1 with frozen weights and reentrant checkpoints around its units (Transformers before GradientCheckpointingLayer)
+    frees none: its reshard hooks hold the recomputed input of every layer, and with it that input's gradient, until
+    backward ends (torch.distributed.fsdp _runtime_utils, _register_post_backward_reshard_only_hook).
     """
-    if x.fsdp and x.fsdp_version == 1 and not x.full and x.reentrant:
+    if x.fsdp and x.fsdp_version == 1 and not x.full and x.reentrant_around:
         return boundary_bytes(x, x.shape.L + done)
     return boundary_bytes(x, left)
 
@@ -317,7 +325,7 @@ def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
 
 def _optimizer_step(x: Symbols, base: dict[str, float]) -> Phase:
     on_gpu = x.state_offload == "none"
-    gradients = {"gradients": gradient_bytes(x)}
+    gradients = {"gradients": gradient_bytes(x)} | (_buckets(x) if x.zero3 else {})
     temporaries = x.f * trainable_on_gpu(x)
     if x.deepspeed and x.m:  # flattened and cast to the master's dtype: all at once, or ZeRO-3 a sub-group at a time
         count = trainable_on_gpu(x)
@@ -330,6 +338,7 @@ def _evaluation(x: Symbols, base: dict[str, float]) -> Phase:
     return _phase(
         "eval",
         base,
+        _between(x) if x.zero3 else {},
         _gathered(x, layers=1, layers_left=x.shape.L),
         work,
         {"logits_and_loss": evaluation_bytes(x), "weight_casts": _casts(x, whole=True)},
@@ -339,7 +348,7 @@ def _evaluation(x: Symbols, base: dict[str, float]) -> Phase:
 
 def _save(x: Symbols, base: dict[str, float]) -> Phase:
     tensor = {"largest_tensor": x.p * max(x.shape.V * x.shape.H, x.shape.X)} if x.fsdp or x.zero3 else {}
-    return _phase("save", base, tensor)
+    return _phase("save", base, _between(x) if x.zero3 else {}, tensor)
 
 
 def phases(x: Symbols) -> tuple[Phase, ...]:

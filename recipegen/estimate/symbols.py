@@ -178,8 +178,8 @@ class Symbols:
     fused_head_after: float = 2.0
     #: Accelerate makes an fp32 copy of the model's outputs (convert_outputs_to_fp32; one GPU and DDP)
     outputs_upcast: bool = False
-    #: checkpoints of the reentrant kind, which recompute inside a nested backward
-    reentrant: bool = False
+    #: reentrant checkpoints around the sharded units, as Transformers had them before GradientCheckpointingLayer
+    reentrant_around: bool = False
     #: dropout before every adapter: it keeps its result and a mask of one byte per element
     adapter_dropout: bool = False
     #: one linear module makes queries, keys and values: adapters on them share one input, and without grouped
@@ -379,5 +379,4 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         dora=bool(adapter and adapter.use_dora),
         batch_rows=1 if recipe.packing and recipe.attention.startswith("flash") else recipe.micro_batch_size,
         outputs_upcast=one_process,
-        reentrant=recipe.activation_checkpointing_reentrant,
     )

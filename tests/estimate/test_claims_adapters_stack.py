@@ -245,15 +245,7 @@ def test_on_a_4_bit_module_fp32_embeddings_make_activations_fp32_without_autocas
     assert linear(torch.zeros(2, 64, dtype=torch.bfloat16)).dtype is torch.bfloat16
 
 
-FULL = {
-    "llama": [],
-    "qwen3": [],
-    "mixtral": [pytest.mark.xfail(strict=True, reason="saved_per_token: experts keep 4 H k, the formula says 6 H k")],
-    "qwen3_moe": [pytest.mark.xfail(strict=True, reason="saved_per_token: experts keep 4 H k, the formula says 6 H k")],
-}
-
-
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks) for kind, marks in FULL.items()])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mixtral", "qwen3_moe"])
 def test_a_full_fine_tune_in_bf16_keeps_what_the_formula_says(kind: str) -> None:
     recipe = tiny_recipes.recipe(spec(kind), activation_checkpointing=False)
     x = symbols(spec(kind), recipe, tiny_recipes.stack())
@@ -270,9 +262,6 @@ def test_trained_experts_keep_their_tokens_and_their_results_once_each(kind: str
     assert kept_per_token(kind) == pytest.approx(dense + 4 * a.H * a.k + 8 * a.E, rel=NARROW)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="saved_per_token: norms keep 8 H each, casts 10 H a layer; the formula says 14 H a norm"
-)
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_fp32_under_autocast_keeps_what_the_formula_says_and_bf16_copies_of_linear_weights(kind: str) -> None:
     recipe = tiny_recipes.recipe(spec(kind), activation_checkpointing=False, precision=tiny_recipes.FP32)
@@ -355,7 +344,6 @@ def masked() -> Symbols:
     return symbols(spec("llama"), recipe, tiny_recipes.stack())
 
 
-@pytest.mark.xfail(strict=True, reason="attention_saved: 8 q + 4 A + 2 s are kept, the formula says 10 q + 4 A")
 def test_masked_sdpa_keeps_what_the_formula_says() -> None:
     found, _ = decoder_kept(base("llama", "sdpa").train().get_decoder(), packed_rows=True)
     assert found == pytest.approx(saved_per_token(masked()), rel=NARROW)

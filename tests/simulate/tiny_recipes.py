@@ -93,7 +93,6 @@ def recipe(
         model,
         method,
         Layout(strategy.value, Parallelism.of(strategy, nodes, gpus), False, False),
-        gpus,
         precision=precision,
         optimizer=optimizer,
         r=8,

@@ -38,6 +38,7 @@ class Planning:
     zero3_live_parameters: float
     zero_overlap_buckets: float
     chunked_loss_chunks: float
+    train_py_loss_chunk: float
     offloaded_layers_in_flight: float
     rank_process_bytes: float
     dataloader_worker_bytes: float

@@ -57,6 +57,15 @@ class OptimizerFacts:
         """Bytes per trainable parameter that exist only during the optimizer step."""
         return trainable.bytes if self.temporaries == "parameter" else 0.0
 
+    def largest_tensor_bytes_per_element(self, states: Dtype) -> float:
+        """Bytes per element of the tensor in hand, where tensors are stepped one by one with a temporary each."""
+        return states.bytes if self.temporaries == "tensor" else 0.0
+
+    @property
+    def paged(self) -> bool:
+        """The moments are in memory that the GPU and the host share page by page."""
+        return self.name.startswith("paged_")
+
     def problem_with(self, strategy: Strategy) -> str:
         """Why this optimizer does not run under `strategy`; empty when it does."""
         return self.problems.get(strategy, "")

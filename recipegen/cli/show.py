@@ -163,7 +163,7 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
     yield click.style("Host and disk, per node", bold=True)
     yield (
         f"  host RAM {gb(e.host.load_peak_bytes)} while loading, {gb(e.host.steady_bytes)} while training, "
-        f"of {gb(e.host.capacity_bytes)}"
+        f"{gb(e.host.save_peak_bytes)} while saving, of {gb(e.host.capacity_bytes)}"
     )
     yield (
         f"  download {gb(e.disk.download_bytes)}{_licence(d)}; {e.disk.checkpoints_kept} checkpoints of "

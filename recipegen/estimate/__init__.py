@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from recipegen.estimate.batch import largest_micro_batch
 from recipegen.estimate.dataset_size import training_data
 from recipegen.estimate.disk import disk
 from recipegen.estimate.host import host_memory
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
     from recipegen.spec import Cluster, ModelSpec, Recipe
 
-__all__ = ["estimate", "largest_micro_batch"]
+__all__ = ["estimate"]
 
 
 def estimate(

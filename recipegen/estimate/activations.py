@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from recipegen.catalog.planning import planning
 from recipegen.estimate.symbols import Symbols
-from recipegen.spec import AttentionMemory
+from recipegen.spec import AttentionMemory, Dtype
 
 
 def residual_width(x: Symbols) -> float:
@@ -21,10 +21,9 @@ def residual_width(x: Symbols) -> float:
 def attention_saved(x: Symbols) -> float:
     """Per token and layer: q, k, v and the output for backward, by what the kernel keeps."""
     a = x.shape
-    if x.packed_qkv and a.kv == a.q and x.attention is not AttentionMemory.EAGER:
-        return (
-            6 * a.q + 2 * (a.q + 2 * a.kv) + 4 * a.A
-        )  # rotated q, k, the output, and all of q, k, v behind a view of v
+    plain = x.attention is AttentionMemory.FLASH or (a.kv == a.q and x.attention is not AttentionMemory.EAGER)
+    if x.packed_qkv and plain:  # rotated q and k, the output, and all of q, k, v behind a view of v
+        return 4 * a.q + 2 * a.kv + 2 * (a.q + 2 * a.kv) + 4 * a.A
     if x.wide and x.fp32_attention:  # without grouped queries on the memory-efficient kernel, else on none:
         return 16 * a.q + 4 * a.A * (x.s if x.unfused_attention else 1)  # k and v repeated, fp32 probabilities kept
     if x.attention is AttentionMemory.FLASH:
@@ -65,15 +64,15 @@ def quantised_inputs(x: Symbols) -> float:
     a = x.shape
     if not x.quantised or not x.kept_graphs:
         return 0.0
-    now = x.c * (2 * a.H + a.F * a.k)  # the output of attention is kept anyway
-    before = x.c * (2 * a.H + a.q + a.F * a.k)
+    now = x.c * (2 * a.H + a.M)  # the output of attention is kept anyway
+    before = x.c * (2 * a.H + a.q + a.M)
     return now + (x.kept_graphs - 1) * before
 
 
 def saved_per_token(x: Symbols) -> float:
     """a_full: bytes per token that one layer keeps when nothing is recomputed."""
     a = x.shape
-    attention, F_k = attention_saved(x), a.F * a.k
+    attention, F_k = attention_saved(x), a.M
     if x.full:
         # under autocast every linear keeps its own bf16 copy of an fp32 input: q, k, v, (gate,) up
         casts = x.c * (5 if a.gated else 4) * a.H if x.autocast else 0.0
@@ -97,7 +96,7 @@ def selected_per_token(x: Symbols) -> float:
     """What selective checkpointing keeps of a layer: its input, the output of attention, and the result of every second
     matrix product, of which a dense layer has q, k, v, o, gate, up, down (torchtitan parallelize_llama.py)."""
     a = x.shape
-    return residual_width(x) * a.H + x.c * (a.q + 2 * a.A) + x.c * (a.q + a.kv + a.F * a.k + a.H)
+    return residual_width(x) * a.H + x.c * (a.q + 2 * a.A) + x.c * (a.q + a.kv + a.M + a.H)
 
 
 def final_hidden(x: Symbols) -> float:
@@ -139,7 +138,7 @@ def offloaded(x: Symbols) -> float:
 def _adapter_mlp_backward(x: Symbols) -> float:
     """Per token: gradients inside a frozen MLP beside what the layer has saved, by where adapters sit."""
     a, on = x.shape, x.adapted
-    F_k = a.F * a.k
+    F_k = a.M
     if a.E:
         return 4 * F_k + 5 * a.H * a.k + 2 * a.H
     after = 4 * a.H if a.norms >= 4 else 0  # a norm after the MLP, whose input is gone by then
@@ -162,8 +161,19 @@ def mlp_backward(x: Symbols) -> float:
     a = x.shape
     if not x.full:
         return x.T * (saved_per_token(x) + x.h / x.c * _adapter_mlp_backward(x)) + expert_updates(x)
-    work = x.T * (saved_per_token(x) + (0 if a.E else 4 * a.F * a.k) + 2 * a.H)
+    work = x.T * (saved_per_token(x) + (0 if a.E else 4 * a.M) + 2 * a.H)
     return work + (3 * x.c * a.H * a.F * a.E if a.E else x.c * a.H * a.F)
+
+
+def dora_norm(x: Symbols) -> float:
+    """What DoRA needs for a moment, while the layer is saved, to make the norm of the updated weight of the widest
+    module: peft sends an identity matrix through the adapter (peft 0.20.0 tuners/lora/dora.py). Beside it lie the fp32
+    copy of the module's input, and two in bf16, where autocast casts."""
+    if not x.dora:
+        return 0.0
+    widest = x.adapted.widest_input
+    inputs = (Dtype.FP32.bytes + 2 * x.c) * x.T * widest if x.autocast else 0.0
+    return (Dtype.FP32.bytes + x.c) * widest * widest + x.c * widest * x.adapted.widest_output + inputs
 
 
 def attention_backward(x: Symbols) -> float:
@@ -173,8 +183,11 @@ def attention_backward(x: Symbols) -> float:
     if x.unfused_attention:  # probabilities and their two gradients in fp32
         end = max(end, x.T * (16 * a.H + 16 * a.q + 12 * a.A * x.s))
     if x.attention is AttentionMemory.EAGER:
-        # softmax backward: fp32 probabilities, their gradient, the result, and bf16 copies, s x s per head
-        end = max(end, x.T * (8 * a.H + 8 * a.q + 13 * a.A * x.s))
+        # softmax backward: fp32 probabilities, their gradient and the result, s x s per head; of a dense layer's weight
+        # gradients those of q, k, v are still to come
+        dense = x.full and not a.E
+        weights = x.c * (a.P_l - a.H * (a.q + 2 * a.kv)) if dense else 0.0
+        end = max(end, x.T * (8 * a.H + 8 * a.q + (12 if dense else 13) * a.A * x.s) + weights)
     return end
 
 
@@ -185,4 +198,4 @@ def recomputed_input_norm(x: Symbols) -> float:
 
 def working_set(x: Symbols) -> float:
     """The larger of the moments of one layer's backward."""
-    return max(mlp_backward(x), attention_backward(x))
+    return max(mlp_backward(x), attention_backward(x), x.T * saved_per_token(x) + dora_norm(x))

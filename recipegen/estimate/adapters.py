@@ -37,8 +37,10 @@ class Adapted:
     attention_input: bool = False  # some of q, k, v
     mlp_input: bool = False  # some of gate, up
     down: bool = False
-    head: bool = False
     experts: bool = False
+    #: of the adapted module with the widest input: its input and output
+    widest_input: int = 0
+    widest_output: int = 0
 
 
 NOTHING_ADAPTED = Adapted()
@@ -49,6 +51,7 @@ def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
     """What a target list reaches; all False without targets."""
     linear = parameters.adapted_modules(model, targets)
     inputs = sum(size for size, _, _ in linear.values())
+    widest = max(((size, width) for size, width, _ in linear.values()), default=(0, 0))
     parts = [linear[name] for name in _QKV if name in linear]
     return Adapted(
         inputs=inputs,
@@ -58,6 +61,7 @@ def adapted(model: ModelSpec, targets: Sequence[str]) -> Adapted:
         attention_input=any(name in _ATTENTION_INPUT for name in linear),
         mlp_input=any(name in _MLP_INPUT for name in linear),
         down="down_proj" in linear,
-        head=parameters.adapts_head(targets),
         experts=parameters.adapts_experts(model, targets),
+        widest_input=widest[0],
+        widest_output=widest[1],
     )

@@ -1,4 +1,4 @@
-"""Host memory per node: the peak while the weights arrive, and the steady state of training. Bytes.
+"""Host memory per node: the peak while weights arrive, the steady state of training, the peak of saving. Bytes.
 
 Loading, per node of R ranks, with the pinned transformers (tests/estimate/test_host_loading.py measures it):
   straight to the GPU   one GPU, DDP, ZeRO-2 and QLoRA read one tensor at a time: R x the largest tensor
@@ -54,7 +54,7 @@ def _fsdp_model_bytes(x: Symbols, recipe: Recipe, model: ModelSpec, ranks: int) 
 
 def _loading(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster) -> dict[str, float]:
     ranks = x.ranks_per_node
-    tensor = x.p * max(x.shape.V * x.shape.H, x.shape.X)
+    tensor = x.p * x.largest
     if x.zero3:
         return {"largest_tensor": ranks * tensor}
     if x.fsdp and not x.quantised:
@@ -80,6 +80,21 @@ def _fsdp_offload(x: Symbols, model: ModelSpec, ranks: int) -> dict[str, float]:
     gradients = x.g * x.n_t * share
     terms["gradients"] = gradients * (pinned.rounding(model, x.g, x.S) if x.full else 1.0)
     return terms | {"optimizer_states": (x.o + x.m) * x.n_t * share}
+
+
+def _saved_whole(x: Symbols, recipe: Recipe) -> dict[str, float]:
+    """What rank 0 gathers in host memory to save: the model in one piece, and with FULL_STATE_DICT its optimizer's
+    states with every checkpoint (accelerate 1.13.0 utils/fsdp_utils.py; DeepSpeed 0.18.9 engine.py,
+    _zero3_consolidated_16bit_state_dict)."""
+    if x.zero3:
+        whole = bool(x.deepspeed and x.deepspeed.save_16bit_model)
+        return {"gathered_model": x.c * x.shape.N} if whole else {}
+    if not x.fsdp or recipe.fsdp is None:
+        return {}
+    terms = {"gathered_model": stored_parameter_bytes(x) + x.t * x.n}
+    if recipe.fsdp.state_dict_type == "FULL_STATE_DICT" and not recipe.saving.save_only_model:
+        terms["gathered_states"] = x.o * x.n_t
+    return terms
 
 
 def _zero_offload(x: Symbols, model: ModelSpec, ranks: int) -> dict[str, float]:
@@ -143,6 +158,9 @@ _BASIS = {
     "dataloader_workers": _PLANNING,
     "prefetched_batches": _PLANNING,
     "offloaded_activations": "tokens x hidden size x layers, pinned",
+    "paged_states": "moments of bitsandbytes' paged optimizers, in memory that the host and the GPU share",
+    "gathered_model": "rank 0 saves the model in one piece",
+    "gathered_states": "FULL_STATE_DICT: rank 0 saves all optimizer states",
 }
 
 
@@ -151,19 +169,22 @@ def _terms(phase: str, parts: dict[str, float]) -> tuple[Term, ...]:
 
 
 def host_memory(x: Symbols, recipe: Recipe, model: ModelSpec, cluster: Cluster) -> HostMemory:
-    """Load peak and steady state of one node."""
+    """Load peak, steady state and save peak of node 0."""
     ranks = x.ranks_per_node
     processes = _processes(x, recipe, ranks)
     offload = _offload(x, model, ranks)
     held = {name: offload[name] for name in ("parameters", "parameters_as_they_arrived") if name in offload}
     # the data loader starts after the weights are in place
     loading = _loading(x, recipe, model, cluster) | held | {"processes": processes["processes"]}
-    steady = offload | {"offloaded_activations": _pinned_activations(x, ranks)} | processes
+    paged = {"paged_states": x.o * x.n_t * ranks} if x.paged_states and not x.fsdp else {}
+    steady = offload | {"offloaded_activations": _pinned_activations(x, ranks)} | paged | processes
     load_terms, steady_terms = _terms("load", loading), _terms("steady", steady)
+    save_terms = _terms("save", _saved_whole(x, recipe))
     return HostMemory(
         load_peak_bytes=sum(t.bytes for t in load_terms),
         steady_bytes=sum(t.bytes for t in steady_terms),
         capacity_bytes=cluster.node.host_ram_bytes,
-        terms=load_terms + steady_terms,
+        terms=load_terms + steady_terms + save_terms,
+        save_peak_bytes=sum(t.bytes for t in steady_terms + save_terms),
         page_cache_bytes=model.download_bytes or round(Dtype.BF16.bytes * x.shape.N),
     )

@@ -80,7 +80,7 @@ def layer_bytes(x: Symbols, kernels: Kernels) -> float:
     norms = (4.0 * scale if fused else 28.0 if wide else 36.0) * (a.norms * a.H + (a.q + a.kv if a.qk_norm else 0))
     residual = 6.0 * (Dtype.FP32.bytes if wide else residual_width(x)) * a.H
     rotary = (4.0 if fused else 20.0) * scale * (a.q + a.kv)
-    mlp = (6.0 if fused else 10.0) * scale * a.F * a.k + (16.0 * scale * a.H * a.k if a.E else 0.0)
+    mlp = (6.0 if fused else 10.0) * scale * a.M + (16.0 * scale * a.H * a.k if a.E else 0.0)
     attention = 24.0 * a.A * x.s if x.attention is AttentionMemory.EAGER else 0.0
     return norms + residual + rotary + mlp + attention + adapter_bytes(x, kernels)
 

@@ -4,7 +4,8 @@ stock           forward 10 T V (bf16 logits 2, fp32 copy 4, log-softmax 4), back
                 nll 4, gradient of log-softmax 4); a final soft-cap keeps 2 T V more (Hugging Face 5.16)
 chunked_upcast  compiled: the bf16 logits 2 T V, in backward their gradient as well; not compiled: the bf16 logits, the
                 log-softmax of every chunk 4 T V and one chunk's copies. In train.py, where the loss is outside the
-                model: the logits, their gradient and the sum of its pieces, in fp32 where Accelerate upcasts outputs
+                model: the logits, their gradient and the sum of its pieces; where Accelerate upcasts outputs the
+                fp32 copy and its gradient, 4 T V each, and 8 V for every token of one chunk
 fused_linear    no logits: one chunk 2 c V, the gradient of the hidden states 2 T H, and 8 V H for a trained bf16 head:
                 its gradient 2, a chunk's product 2, that in fp32 4; then 2 (Liger 0.8.1,
                 ops/fused_linear_cross_entropy.py)
@@ -18,11 +19,6 @@ import math
 from recipegen.catalog.planning import planning
 from recipegen.estimate.symbols import Symbols
 from recipegen.spec import LossKernel
-
-
-def logits_are_kept(x: Symbols) -> bool:
-    """True when T x V logits exist at some moment of the step."""
-    return x.loss in (LossKernel.STOCK, LossKernel.CHUNKED_UPCAST)
 
 
 def _stock(x: Symbols, direction: str) -> float:
@@ -53,18 +49,20 @@ def loss_bytes(x: Symbols, direction: str) -> float:
 
 
 def _chunked(x: Symbols, direction: str) -> float:
-    softcap = 2 if x.shape.softcap else 0
+    T, V, softcap = x.T, x.shape.V, 2 if x.shape.softcap else 0
     # Axolotl cuts (rows, sequence, V) along the sequence, so with several rows every chunk is copied to be flat
     cut = 2 if x.batch_rows > 1 and x.loss_inside_model and direction == "forward" else 0
     copy = 4 if x.outputs_upcast else 0  # Accelerate's fp32 copy of the logits
     if direction == "forward":
         compiled = x.loss_compiled or not x.loss_inside_model
         per_logit = 2 + copy + (0 if compiled else 4 + (0 if copy else 4 / planning().chunked_loss_chunks))
+    elif not x.loss_inside_model and copy:  # the copy and its gradient; a chunk's fp32 softmax and gradient
+        return 8 * T * V + 8 * min(T, planning().train_py_loss_chunk) * V + softcap * T * V
     elif not x.loss_inside_model:
-        per_logit = 3 * (copy or 2)
+        per_logit = 6
     else:
         per_logit = 4 if x.loss_compiled else 6
-    return (per_logit + softcap + cut) * x.T * x.shape.V
+    return (per_logit + softcap + cut) * T * V
 
 
 def saved_for_backward(x: Symbols) -> float:

@@ -70,30 +70,31 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, habit: str | None = None, loa
     """
     moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
     parts = [_parts(phase) for phase in moments]
-    peak, (lasting, logits, other) = max(zip(moments, parts, strict=True), key=lambda pair: sum(pair[1]))
-    allocated = lasting + logits + other
+    peak = max(moments, key=lambda phase: phase.bytes)
     constants = planning()
-    spread = constants.spread(spread_driver(x, habit))
-    off = round(constants.allocated_band * (logits + other))
+    spread, band = constants.spread(spread_driver(x, habit)), constants.allocated_band
     outside = outside_bytes(x.W)
 
-    def reserved(factor: float) -> int:
-        return max(_reserved(p, factor * spread.logits, factor * spread.other) for p in parts)
+    def reserved(logits_share: float, other_share: float) -> int:
+        return max(_reserved(p, logits_share, other_share) for p in parts)
 
-    low = reserved(spread.low)
+    def allocated(share: float) -> int:
+        return max(round(p[0] + (1 + share) * (p[1] + p[2])) for p in parts)
+
+    low = reserved(spread.low * spread.logits, spread.low * spread.other)
     # the allocator gives blocks back before it fails: where the peak fits, it reserves no more than there is
     room = max(capacity_bytes - outside, low)
     return GpuMemory(
         phases=moments,
-        peak_allocated_bytes=allocated,
-        peak_reserved_bytes=min(reserved(1.0), room),
-        reserved_low_bytes=low - off,
-        reserved_high_bytes=reserved(spread.high) + off,
+        peak_allocated_bytes=peak.bytes,
+        peak_reserved_bytes=min(reserved(spread.logits, spread.other), room),
+        reserved_low_bytes=reserved(spread.low * spread.logits - band, spread.low * spread.other - band),
+        reserved_high_bytes=reserved(spread.high * spread.logits + band, spread.high * spread.other + band),
         capacity_bytes=capacity_bytes,
         phase=peak.name,
         outside_bytes=outside,
         needed_low_bytes=low + outside,
-        needed_high_bytes=max(_reserved(p, spread.needed_logits, spread.needed_other) for p in parts) + off + outside,
-        allocated_low_bytes=allocated - off,
-        allocated_high_bytes=allocated + off,
+        needed_high_bytes=reserved(spread.needed_logits + band, spread.needed_other + band) + outside,
+        allocated_low_bytes=allocated(-band),
+        allocated_high_bytes=allocated(band),
     )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from recipegen.spec import Method, QkNorm
+from recipegen.spec import QkNorm
 
 if TYPE_CHECKING:
     from recipegen.spec import ModelSpec
@@ -294,11 +294,6 @@ def adapts_experts(model: ModelSpec, targets: Sequence[str]) -> bool:
     return _adapted_experts(model, targets, 1) > 0
 
 
-def adapts_head(targets: Sequence[str]) -> bool:
-    """True when the language model head carries an adapter."""
-    return bool(targets) and not is_pattern(targets) and _matches(_HEAD, targets)
-
-
 def _adapted(modules: Iterator[tuple[str, Linear]], targets: Sequence[str], r: int) -> int:
     return sum(r * (linear[0] + linear[1]) for path, linear in modules if _matches(path, targets))
 
@@ -318,11 +313,6 @@ def _adapted_experts(model: ModelSpec, targets: Sequence[str], r: int) -> int:
     if "router" in hit:
         count += r * (hidden + experts)
     return count
-
-
-def trainable(model: ModelSpec, method: Method, targets: Sequence[str] = (), r: int = 0) -> int:
-    """Trainable parameters of a method: everything, or the adapter."""
-    return lora(model, targets, r) if method.is_adapter else total(model)
 
 
 # --- quantisation

@@ -22,6 +22,7 @@ from recipegen.estimate.activations import (
     attention_backward,
     attention_mask,
     boundary_bytes,
+    dora_norm,
     final_hidden,
     mlp_backward,
     recomputed_input_norm,
@@ -94,7 +95,8 @@ def _gradients(x: Symbols, layers_done: float) -> dict[str, float]:
     layer_share = x.n_l * x.shape.L / x.n_t if x.n_t else 0.0  # the root's gradients come at the end
     # FSDP2 sends each shard to the host as it comes; FSDP1 keeps them until backward ends (_accumulate_sharded_grad)
     leaves = x.state_offload != "none" and not (x.fsdp and x.fsdp_version == 1)
-    now = 0.0 if leaves else x.g * trainable_on_gpu(x) * min(layer_share, 1.0) * done
+    own = x.n_t if x.deepspeed and x.deepspeed.stage == 1 else trainable_on_gpu(x)  # ZeRO-1 splits the states alone
+    now = 0.0 if leaves else x.g * own * min(layer_share, 1.0) * done
     if x.zero3:
         return {"gradients": whole}  # the partition is there from start to end
     if x.zero2:  # a later micro-batch's partition is added to the sum when its backward ends
@@ -168,7 +170,7 @@ def _kept(x: Symbols, layers: float) -> dict[str, float]:
 
 def _load(x: Symbols) -> Phase:
     a = x.shape
-    tensor = {"largest_tensor": x.p * max(a.V * a.H, a.X)}
+    tensor = {"largest_tensor": x.p * x.largest}
     if x.fsdp and x.quantised:
         constants = lasting(x)["quantisation_constants"]
         return _phase(
@@ -190,16 +192,18 @@ def _forward(x: Symbols, base: dict[str, float]) -> Phase:
         start = _phase("forward", base, gradients, _gathered(x, layers=2, layers_left=x.shape.L), second, first)
     else:
         start = None
-    third = x.fsdp and x.reshard_after_forward and not x.adapter_groups
-    work = {"gathered_layers": x.layer_bytes} if third else {}
+    if not x.fsdp or (x.reshard_after_forward and x.adapter_groups):
+        in_flight = 0.0
+    else:  # a third layer; without resharding the flat buffers of two all-gathers beside the layers
+        in_flight = x.layer_bytes * (1 if x.reshard_after_forward or x.adapter_groups else 2)
     end = _phase(
         "forward",
         base,
         gradients,
         _gathered(x, layers=2, layers_left=x.shape.L),
-        work,
+        {"gathered_layers": in_flight},
         {"saved_activations": saved(x, x.shape.L), "attention_mask": attention_mask(x)},
-        {"layer_working_set": 0.0 if x.fsdp else x.T * saved_per_token(x)} if x.checkpointing else {},
+        {"layer_working_set": dora_norm(x) + (x.T * saved_per_token(x) if x.checkpointing and not x.fsdp else 0.0)},
     )
     return max((phase for phase in (start, end) if phase), key=lambda phase: phase.bytes)
 
@@ -235,8 +239,8 @@ def _loss(x: Symbols, base: dict[str, float], direction: str) -> Phase:
 def _boundaries_kept(x: Symbols, done: float, left: float) -> float:
     """Checkpointed inputs of the layers that backward has not passed.
 
-    FSDP1 with frozen weights and reentrant checkpoints around its units (Transformers before GradientCheckpointingLayer)
-    frees none: its reshard hooks hold the recomputed input of every layer, and with it that input's gradient, until
+    FSDP1 with frozen weights and reentrant checkpoints around its units (Transformers before
+    GradientCheckpointingLayer) frees none: its reshard hooks hold the recomputed input of every layer, and with it that input's gradient, until
     backward ends (torch.distributed.fsdp _runtime_utils, _register_post_backward_reshard_only_hook).
     """
     if x.fsdp and x.fsdp_version == 1 and not x.full and x.reentrant_around:
@@ -255,7 +259,7 @@ def _layer_moment(x: Symbols) -> tuple[int, float]:
     if not x.adapter_groups:
         return 1, working_set(x)
     start = recomputed_input_norm(x) if x.checkpointing else 0.0
-    moments = ((1, start), (0, mlp_backward(x)), (1, attention_backward(x)))
+    moments = ((1, start), (0, mlp_backward(x)), (1, attention_backward(x)), (0, x.T * saved_per_token(x) + dora_norm(x)))
     return max(moments, key=lambda moment: moment[0] * x.layer_bytes + moment[1])
 
 
@@ -290,7 +294,7 @@ def _layer_backward(x: Symbols, base: dict[str, float], name: str, done: float, 
 def _sharded_root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
     """FSDP2 reduces embeddings, head and final norm at the end: in one group, or the embeddings alone."""
     a = x.shape
-    VH, P_r = a.V * a.H, a.P_r
+    VH, P_r = a.V * a.H, x.trained_root
     gradients = _gradients(x, a.L)
     if x.split_root:
         shard = {"gradients": x.g * VH / x.S}  # the head's
@@ -299,13 +303,13 @@ def _sharded_root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
     fresh = (x.d + x.d / x.S + (x.g / x.S if x.d != x.g else 0.0)) * P_r + x.c * VH
     left = {"unsharded_gradients": x.d * P_r} if x.unsharded_accumulation else {}
     gradients = {k: v for k, v in gradients.items() if k != "unsharded_gradients"} | left
-    out = [_phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max((x.c + x.d) * P_r, fresh)})]
+    out = [_phase("root_reduce_scatter", base, gradients, {"reduce_scatter": max(x.c * a.P_r + x.d * P_r, fresh)})]
     if a.tied:
         copies = {"embedding_gradients": 3 * x.c * VH, "reduce_scatter": x.d * x.layer}
         if x.unsharded_accumulation:  # the end of a micro-batch that reduces nothing
             gradients = {"unsharded_gradients": x.d * (x.n_t - P_r)}
             copies.pop("reduce_scatter")
-        out.append(_phase("tied_embedding", base, gradients, {"root_group": x.c * P_r}, copies))
+        out.append(_phase("tied_embedding", base, gradients, {"root_group": x.c * a.P_r}, copies))
     return tuple(out)
 
 
@@ -326,7 +330,7 @@ def _root(x: Symbols, base: dict[str, float]) -> tuple[Phase, ...]:
 def _optimizer_step(x: Symbols, base: dict[str, float]) -> Phase:
     on_gpu = x.state_offload == "none"
     gradients = {"gradients": gradient_bytes(x)} | (_buckets(x) if x.zero3 else {})
-    temporaries = x.f * trainable_on_gpu(x)
+    temporaries = x.f * trainable_on_gpu(x) + (x.f_largest * x.largest / x.S if x.full else 0.0)
     if x.deepspeed and x.m:  # flattened and cast to the master's dtype: all at once, or ZeRO-3 a sub-group at a time
         count = trainable_on_gpu(x)
         temporaries += (x.g + x.m) * (min(count, x.deepspeed.sub_group_size) if x.zero3 else count)
@@ -334,20 +338,20 @@ def _optimizer_step(x: Symbols, base: dict[str, float]) -> Phase:
 
 
 def _evaluation(x: Symbols, base: dict[str, float]) -> Phase:
-    work = {"gathered_layers": x.layer_bytes} if x.fsdp and x.reshard_after_forward else {}
+    # the all-gather's output of the last layer, except where adapters are groups of their own and came after it
+    waiting = 0 if x.adapter_groups else 1
     return _phase(
         "eval",
         base,
         _between(x) if x.zero3 else {},
-        _gathered(x, layers=1, layers_left=x.shape.L),
-        work,
+        _gathered(x, layers=waiting, layers_left=x.shape.L),
         {"logits_and_loss": evaluation_bytes(x), "weight_casts": _casts(x, whole=True)},
         {"saved_activations": x.T * final_hidden(x)},
     )
 
 
 def _save(x: Symbols, base: dict[str, float]) -> Phase:
-    tensor = {"largest_tensor": x.p * max(x.shape.V * x.shape.H, x.shape.X)} if x.fsdp or x.zero3 else {}
+    tensor = {"largest_tensor": x.p * x.largest} if x.fsdp or x.zero3 else {}
     return _phase("save", base, _between(x) if x.zero3 else {}, tensor)
 
 
@@ -367,7 +371,11 @@ def phases(x: Symbols) -> tuple[Phase, ...]:
             (_layer_backward(x, base, "layer_backward_first", done, L - done) for done in (0, 1)),
             key=lambda phase: phase.bytes,
         ),
-        _layer_backward(x, base, "layer_backward_last", L - 2, 2),
+        # under FSDP2 the one before the first layer still has a reduce-scatter and a gathered layer ahead
+        max(
+            (_layer_backward(x, base, "layer_backward_last", L - left, left) for left in ((2,) if x.fsdp else (2, 1))),
+            key=lambda phase: phase.bytes,
+        ),
         *_root(x, base),
         _optimizer_step(x, base),
         _save(x, base),

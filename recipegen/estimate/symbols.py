@@ -46,6 +46,8 @@ class Shape:
     D: int
     E: int
     k: int
+    #: width of the MLP that a token passes: its experts, and the shared ones
+    M: int
     norms: int
     qk_norm: bool
     softcap: bool
@@ -79,6 +81,9 @@ def shape(model: ModelSpec) -> Shape:
         D=model.head_dim,
         E=moe.num_experts if moe else 0,
         k=moe.experts_per_token if moe else 1,
+        M=moe.intermediate_size * moe.experts_per_token + moe.shared_intermediate_size
+        if moe
+        else model.intermediate_size,
         norms=model.norms_per_layer,
         qk_norm=model.qk_norm is not QkNorm.NONE,
         softcap=model.logit_softcap,
@@ -146,6 +151,10 @@ class Symbols:
     loss_compiled: bool
     attention: AttentionMemory
     deepspeed: DeepSpeed | None
+    #: parameters outside the decoder that a full fine-tune leaves as they are
+    frozen: int = 0
+    #: bytes per element of the largest tensor while an optimizer steps tensor by tensor
+    f_largest: float = 0.0
     #: bytes of one quantised weight, and of its constants, which sharding does not split
     packed: float = Dtype.NF4.bytes
     packed_constants: float = ABSMAX_BYTES_PER_PARAMETER
@@ -200,6 +209,18 @@ class Symbols:
     quantised_head: bool = False
     #: the head makes its logits in this many chunks, each with a gradient of the head of its own; 0 one piece
     head_chunks: int = 0
+
+    # --- the largest of all tensors
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest tensor: the embeddings, or a layer's fused experts."""
+        return max(self.shape.V * self.shape.H, self.shape.X)
+
+    @property
+    def trained_root(self) -> int:
+        """Elements of the root group that are trained by a full fine-tune."""
+        return self.shape.P_r - self.frozen
 
     # --- ranks
 
@@ -313,7 +334,8 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
     full = recipe.method is Method.FULL
     adapter = recipe.adapter
     n = 0 if full or adapter is None else _adapter_parameters(model, adapter.target_modules, adapter.r)
-    n_t = x.N if full else n
+    frozen = model.extra_parameters if full and recipe.freeze_vision else 0
+    n_t = x.N - frozen if full else n
     facts = stack.optimizer(recipe.optimizer.name)
     modules = pre.fp32_modules if pre.parameters is not Dtype.FP32 else ()
     embeddings = "embed_tokens" in modules
@@ -374,9 +396,16 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         compiled=recipe.torch_compile,
         adapted=adapted(model, adapter.target_modules) if adapter and not full else NOTHING_ADAPTED,
         adapter_groups=strategy.is_fsdp and not full and recipe.trainer == "axolotl",
-        loss_inside_model=recipe.trainer == "axolotl",
+        # train.py computes a stock or chunked loss from the logits; a fused one needs the model's own forward
+        loss_inside_model=recipe.trainer == "axolotl"
+        or recipe.loss_kernel in (LossKernel.FUSED_LINEAR, LossKernel.CUT),
         root_reshards=strategy.is_fsdp and (recipe.fsdp is None or recipe.fsdp.reshard_after_forward),
         dora=bool(adapter and adapter.use_dora),
         batch_rows=1 if recipe.packing and recipe.attention.startswith("flash") else recipe.micro_batch_size,
         outputs_upcast=one_process,
+        frozen=frozen,
+        f_largest=facts.largest_tensor_bytes_per_element(pre.states),
+        adapter_dropout=bool(adapter and adapter.dropout > 0),
+        packed_qkv=model.fused_qkv,
+        paged_states=facts.paged,
     )

@@ -3,7 +3,7 @@
 Per optimizer step with a micro-batches (collectives.py turns a tensor into wire bytes):
 
 DDP            all-reduce of gradients, beside the last backward; not at all before (no_sync)
-FSDP full      all-gather of every layer 2 a times (a when not resharded after forward), of the root group a times;
+FSDP full      all-gather of every layer and of the root group 2 a times (a when not resharded after forward);
                reduce-scatter of gradients a times, once when accumulation does not synchronise
 FSDP hybrid    the same inside a node, and an all-reduce of every shard among the replicas: one NIC carries
                2 (R-1)/R of all gradients for R nodes, however many GPUs share it
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from recipegen.catalog.planning import planning
 from recipegen.estimate.activations import offloaded
 from recipegen.estimate.collectives import collective, copy, network_link, node_link, world_link
-from recipegen.spec import Collective, Dtype, Strategy
+from recipegen.spec import Collective, Strategy
 
 if TYPE_CHECKING:
     from recipegen.estimate.collectives import Link
@@ -67,7 +67,7 @@ def gathered_bytes(x: Symbols, *, root: bool = True) -> float:
     a = x.shape
     packed = a.Q if x.quantised else 0
     count = a.N - packed + a.X * a.moe_layers * (x.padding - 1.0) - (0 if root else a.P_r)
-    return x.c * (count + x.n) + Dtype.NF4.bytes * packed
+    return x.c * (count + x.n) + x.packed * packed
 
 
 def _root_bytes(x: Symbols) -> float:
@@ -79,7 +79,7 @@ def _fsdp(x: Symbols, cluster: Cluster) -> Moves:
     link = node_link(cluster) if x.ranks_per_node >= x.S else world_link(cluster, x.nodes)
     reductions = a if x.sync_each_batch else 1
     again = a if x.reshard_after_forward else 0
-    root = x.shape.P_r if x.full else 0
+    root = x.trained_root if x.full else 0
     h2d = cluster.node.host_to_device_gb_s
 
     def reduced(parameters: float) -> tuple[Collective, ...]:
@@ -106,7 +106,7 @@ def _fsdp(x: Symbols, cluster: Cluster) -> Moves:
         forward=gathered(a, layers),
         backward=gathered(again, layers) + (reduce if x.sync_each_batch or a == 1 else ()),
         last=() if x.sync_each_batch or a == 1 else reduce,
-        alone=gathered(a, _root_bytes(x)) + (reduced(root) if root else ()),
+        alone=gathered(2 * a if x.root_reshards else a, _root_bytes(x)) + (reduced(root) if root else ()),
     )
 
 

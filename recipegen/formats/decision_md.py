@@ -134,6 +134,7 @@ def _host(decision: Decision) -> list[Row]:
     return [
         Row(("while loading", gb(host.load_peak_bytes))),
         Row(("while training", gb(host.steady_bytes))),
+        Row(("while saving, on the first node", gb(host.save_peak_bytes))),
         Row(("pages of the model's files beside that, dropped when memory is short", gb(host.page_cache_bytes))),
         Row(("capacity", gb(host.capacity_bytes))),
     ]

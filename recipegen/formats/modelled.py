@@ -27,6 +27,10 @@ _DECIDE = {
     "saves_per_epoch": "--set save_steps=...",
     "evals_per_epoch": "--set eval_steps=...",
     "expert_parallel_size": "",
+    # each needs memory that the estimate would not see
+    "lora_modules_to_save": "",
+    "quantize_moe_experts": "",
+    "eval_batch_size": "",
 }
 # Places that launch.sh knows by name.
 _OURS = ("output_dir", "dataset_prepared_path", "plugins")

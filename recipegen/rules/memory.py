@@ -50,7 +50,8 @@ def host_memory_is_enough(context: Context) -> Iterator[Shortage]:
     kills ranks without a Python error."""
     host = context.costs.host
     if host.peak_bytes > host.capacity_bytes:
-        when = "loading" if host.load_peak_bytes >= host.steady_bytes else "training"
+        at = {"loading": host.load_peak_bytes, "training": host.steady_bytes, "saving": host.save_peak_bytes}
+        when = max(at, key=lambda name: at[name])
         largest = max(host.terms, key=lambda t: t.bytes)
         yield Shortage(
             f"host RAM: {gb(host.peak_bytes)} needed while {when} of {gb(host.capacity_bytes)} per node; "

@@ -79,7 +79,8 @@ class GpuMemory:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Host RAM per node: the peak while loading and the steady state while training.
+    """Host RAM of the first node: the peak while loading, the steady state while training, the peak while saving
+    (the steady state and what rank 0 gathers).
 
     `page_cache_bytes` is apart: pages of the checkpoint's files, which the system drops when memory is short. With less
     than that free the files are read from the disk more than once.
@@ -90,10 +91,11 @@ class HostMemory:
     capacity_bytes: int
     terms: tuple[Term, ...]
     page_cache_bytes: int = 0
+    save_peak_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
-        return max(self.load_peak_bytes, self.steady_bytes)
+        return max(self.load_peak_bytes, self.steady_bytes, self.save_peak_bytes)
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def test_more_host_ram_is_a_way_out_only_for_offload(solve: Solve) -> None:
 def test_the_host_is_blamed_for_what_the_host_lacks(solve: Solve) -> None:
     d = solve("Llama-3.3-70B-Instruct", "kentino-8x-rtx-pro-6000", method="full")
     offload = next(a for a in d.alternatives if a.recipe.parallelism.strategy is Strategy.ZERO3_CPU)
-    assert offload.reason.startswith("host RAM: 1")
+    assert offload.reason.startswith("host RAM: ")
 
 
 def test_pinning_what_was_decided_changes_nothing(solve: Solve) -> None:

@@ -96,7 +96,7 @@ def test_published_host_memory_of_offloading_a_32b_model(gpus: int, least: float
     (https://github.com/IST-DASLab/llmq benchmarks/4090x4.md). 33B used 750 to 800 GB, its GPUs not printed
     (https://github.com/deepspeedai/DeepSpeed/issues/3448)."""
     e = of(recipe("qwen3-32b", strategy=Strategy.ZERO3_CPU, gpus=gpus), pro_6000(gpus))
-    assert least < e.host.peak_bytes < most
+    assert least < e.host.steady_bytes < most
 
 
 def test_zero_2_with_the_optimizer_on_the_host_keeps_states_there() -> None:

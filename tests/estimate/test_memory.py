@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import KAHAN, STACK, pro_6000, recipe, rtx_5090
 
-from recipegen.estimate import estimate, largest_micro_batch
+from recipegen.estimate import estimate
 from recipegen.estimate.lasting import LASTING
 from recipegen.estimate.phases import BASIS
 from recipegen.spec import (
@@ -237,23 +237,3 @@ def test_activation_offloading_leaves_two_layers_on_the_gpu() -> None:
 
 
 # --- the largest micro-batch
-
-
-@pytest.mark.parametrize("method", list(Method))
-def test_largest_micro_batch_is_the_last_that_fits(method: Method) -> None:
-    r = recipe("qwen3-8b", method, Strategy.FSDP2_FULL, loss_kernel=LossKernel.FUSED_LINEAR)
-    where = pro_6000()
-    best = largest_micro_batch(samples.model("qwen3-8b"), where, r, STACK)
-    assert 1 <= best < 64
-    assert of(replace(r, micro_batch_size=best), where).gpu.verdict is Verdict.FITS
-    assert of(replace(r, micro_batch_size=best + 1), where).gpu.verdict is not Verdict.FITS
-
-
-def test_largest_micro_batch_is_zero_when_one_sequence_is_too_much() -> None:
-    r = recipe("llama-3.3-70b")
-    assert largest_micro_batch(samples.model(r.model), rtx_5090(), r, STACK) == 0
-
-
-def test_largest_micro_batch_keeps_its_limit() -> None:
-    r = recipe("llama-3.2-1b", Method.LORA, Strategy.DDP, sequence_len=128)
-    assert largest_micro_batch(samples.model(r.model), pro_6000(), r, STACK, limit=5) == 5

@@ -12,7 +12,7 @@ from recipegen.catalog import load_model
 from recipegen.catalog.model import find
 from recipegen.catalog.reading import load_yaml
 from recipegen.estimate import parameters
-from recipegen.spec import Method, ModelSpec
+from recipegen.spec import ModelSpec
 
 pytestmark = pytest.mark.stack
 
@@ -150,4 +150,4 @@ def test_expert_quantisation_takes_the_three_dimensional_parameters(name: str) -
 def test_a_full_fine_tune_trains_everything() -> None:
     spec, config = shortened("Qwen3-14B")
     trainable = sum(p.numel() for p in build(config).parameters() if p.requires_grad)
-    assert trainable == parameters.trainable(spec, Method.FULL)
+    assert trainable == parameters.total(spec)

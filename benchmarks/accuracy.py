@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks import spelling
 from benchmarks.rows import Row, read_rows
 from benchmarks.score import Result, Score, document, gib, group_table, percent, score
 from benchmarks.setup import NotExpressible, Setup, understand
@@ -35,7 +36,9 @@ def kind(setup: Setup) -> str:
         return SHARDED
     if strategy is Strategy.DDP:
         return DDP
-    stock = setup.recipe.loss_kernel is LossKernel.STOCK and (setup.row.says("fused_ce") or "none") == "none"
+    stock = (
+        setup.recipe.loss_kernel is LossKernel.STOCK and spelling.loss(setup.row.says("fused_ce") or "none") == "none"
+    )
     return SINGLE_STOCK if stock else SINGLE_FUSED
 
 

@@ -35,6 +35,8 @@ _ALIASES = (
     (r"b200", "b200"),
 )
 
+_LARGEST_GB = 1024  # beyond every card; a larger number is a slip
+
 
 @dataclass(frozen=True)
 class Card:
@@ -63,8 +65,11 @@ def _sold(gib: float) -> float:
 
 
 def card_of(text: str, size_gb: float | None) -> Card:
-    """The card of a row's `gpu` and `gpu_mem_gb`; a size that is none counts as unsaid."""
-    size_gb = size_gb if size_gb and size_gb > 0 else None
+    """The card of a row's `gpu` and `gpu_mem_gb`; a size that is none counts as unsaid, then the name may have it."""
+    size_gb = size_gb if size_gb and 1 <= size_gb <= _LARGEST_GB else None
+    named = re.search(r"(\d+(?:\.\d+)?) ?gi?b\b", text.lower())
+    if size_gb is None and named and 1 <= float(named[1]) <= _LARGEST_GB:
+        size_gb = float(named[1])
     for pattern, slug in _ALIASES:
         if slug is not None and re.search(pattern, text.lower()):
             gpu = _gpu(slug)

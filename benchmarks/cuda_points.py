@@ -317,6 +317,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", type=float, metavar="GIB", help="show what a card with GIB free would run")
     options = parser.parse_args(arguments)
     if options.dry_run is not None:
+        if not 0 < options.dry_run < 1e6:
+            parser.error(f"--dry-run {options.dry_run:g} is no number of GiB that a card can have free")
         print("\n".join(dry_run(options.dry_run)))
         return 0
     begun = time.monotonic()

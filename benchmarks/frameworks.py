@@ -88,6 +88,8 @@ class Framework:
     empties_cache: bool = False
     loss_compiled: Mapping[str, LossBytes] = field(default_factory=dict)
     cumulative: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    generic: str = ""
 
     def kernel(self, fused_ce: str, *, compiled: bool = False) -> LossBytes | None:
         """The loss of a `fused_ce` text, by its first word; None when the table has none."""
@@ -122,18 +124,26 @@ def _built(entry: Mapping[str, Any], variant: str | None, method: str) -> Framew
         {word: _loss_bytes(kernels[name]) for word, name in entry.get(column, {}).items()}
         for column in ("loss", "loss_compiled")
     )
-    more = {"loss": loss, "loss_compiled": compiled, "cumulative": tuple(entry.get("cumulative", ()))}
+    more = {"loss": loss, "loss_compiled": compiled, "cumulative": tuple(entry.get("cumulative", ())),
+            "also": tuple(entry.get("also", ()))}  # fmt: skip
     known = {k: v for k, v in entry.items() if k in Framework.__dataclass_fields__}
     return Framework(**(known | more | {"when": str(entry["when"]), "unknown": entry.get("unknown", {})}))
 
 
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 def framework(name: str, variant: str | None = None, method: str = "") -> Framework | None:
-    """The entry whose name begins `name`, the longest of several; None when nobody wrote down what it does.
+    """The entry whose name begins `name`, the longest of several; None when nobody wrote down what it does. Where none
+    does, separators do not count.
 
     `variant`: a configuration that a row's notes name. `method`: full, lora, qlora, for what differs between them.
     """
-    fitting = [e for e in _table()["frameworks"] if name.lower().startswith(str(e["name"]).lower())]
+    known = [(str(n), entry) for entry in _table()["frameworks"] for n in (entry["name"], *entry.get("also", ()))]
+    fitting = [(n, entry) for n, entry in known if name.lower().startswith(n.lower())]
+    fitting = fitting or [(n, entry) for n, entry in known if _letters(name).startswith(_letters(n))]
     if not fitting:
         return None
-    found = _built(max(fitting, key=lambda e: len(e["name"])), variant, method)
+    found = _built(max(fitting, key=lambda pair: len(pair[0]))[1], variant, method)
     return replace(found, name=name)

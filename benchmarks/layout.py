@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from benchmarks import spelling
 from recipegen.spec import Parallelism, Strategy
 
 _WORDS = re.compile(
@@ -33,7 +34,7 @@ class Layout:
 
 def layout_of(text: str, gpus: int) -> Layout | str:
     """The layout of a strategy text over `gpus` GPUs, or why there is none."""
-    found = _WORDS.fullmatch(text.strip().lower())
+    found = _WORDS.fullmatch(spelling.strategy(text))
     if found is None:
         return f"strategy {text!r} is none that a recipe can say"
     engine, offload, rest = found["engine"], bool(found["offload"]), found["rest"].strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from benchmarks.frameworks import Framework
@@ -15,6 +16,12 @@ _GROUP = 128
 #: NVFP4: one 8-bit scale per 16 weights
 _NVFP4_GROUP = 16
 _GPTQ_CONSTANTS = (2 + 0.5) / _GROUP
+#: bitsandbytes without double quantisation: one fp32 maximum per 64 weights
+_SINGLE_QUANT_CONSTANTS = 4 / 64
+_SINGLE_QUANT = re.compile(r"(?:no|without|w/o) (?:bnb )?(?:double|nested)|single[- ]quant")
+_INT8 = re.compile(r"\bint8|\b8[- ]?bit|llm\.int8|in_8bit|fp8 base")
+_OTHER_BITS = re.compile(r"\b(?:int)?([2356])[- ]?bits?\b|\bint([2356])\b")
+_WHOLE_FP32 = re.compile(r"(?:full |pure )?(?:fp32|float32|tf32)\b(?! (?:master|embed))")
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,12 @@ def precision_of(
 
     `states`: dtype of the optimizer's moments where the optimizer decides it.
     """
-    word = text.lower()
+    word = text.lower().strip()
+    if _OTHER_BITS.search(word):
+        return f"precision {text.strip()!r}: a base of that many bits is none that a recipe can say"
+    if _WHOLE_FP32.fullmatch(word) and not layout.is_deepspeed and method is Method.FULL:
+        fp32 = Dtype.FP32
+        return Kept(Precision(fp32, fp32, fp32, fp32, states or fp32, fp32), False)
     pure = "pure bf16" in word or "bf16-true" in word
     master = "fp32 sharded" in word or ("fp32 master" in word and "no fp32 master" not in word)
     autocast = "autocast" in word
@@ -58,11 +70,15 @@ def precision_of(
     base, packed, constants = bf16, Dtype.NF4.bytes, ABSMAX_BYTES_PER_PARAMETER
     if method is Method.QLORA:
         base = Dtype.NF4
-        if "gptq" in word or "awq" in word:
+        if _INT8.search(word):
+            base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
+        elif "gptq" in word or "awq" in word:
             constants = _GPTQ_CONSTANTS
+        elif _SINGLE_QUANT.search(word):
+            constants = _SINGLE_QUANT_CONSTANTS
     elif "nvfp4" in word:
         base, constants = Dtype.NF4, 1 / _NVFP4_GROUP
-    elif "int8 base" in word:
+    elif _INT8.search(word):
         base, packed, constants = Dtype.INT8, Dtype.INT8.bytes, 0.0
     whole = not (sharded or layout.is_deepspeed)
     # prepare_model_for_kbit_training leaves GPTQ and AWQ models as they are

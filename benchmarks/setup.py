@@ -7,10 +7,10 @@ says `unknown` is filled from that table alone, and the row is then marked assum
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 
+from benchmarks import spelling
 from benchmarks.cards import Card, card_of
 from benchmarks.frameworks import Framework, framework
 from benchmarks.layout import Layout, layout_of
@@ -23,7 +23,7 @@ from recipegen.catalog import load_stack
 from recipegen.catalog.stack import Stack
 from recipegen.estimate.parameters import quantised_parameters, quantised_per_layer
 from recipegen.estimate.symbols import Symbols, symbols
-from recipegen.spec import AttentionMemory, Dtype, LossKernel, Method, ModelSpec, Recipe
+from recipegen.spec import AttentionMemory, Dtype, LossKernel, ModelSpec, Recipe
 
 _DATA_DEPENDENT = ("attention", "act_checkpointing", "fused_ce", "precision", "optimizer", "grad_accum", "packing")
 
@@ -96,41 +96,39 @@ class _Reader:
 
     def whole(self, column: str) -> int:
         text = self.text(column)
-        if not re.fullmatch(r"\d{1,9}(\.0{1,9})?", text):
+        value = spelling.whole(text)
+        if value is None:
             raise NotExpressible(f"{column} {text[:40]!r} is not one whole number below a billion")
-        value = int(float(text))
         if value < 1:
             raise NotExpressible(f"{column} is {value}")
         return value
 
 
 def _attention(text: str, model: ModelSpec, facts: Framework) -> AttentionMemory:
-    word = text.lower()
     if facts.eager_softcap and model.logit_softcap:
         return AttentionMemory.EAGER  # scores are capped by hand
-    if word.startswith(("flash", "sdpa", "te", "flex", "fa")):
+    fused = spelling.fused_attention(text)
+    if fused is None:
+        raise NotExpressible(f"attention {text!r}: not known whether it keeps the scores")
+    if fused:
         # sdpa over whole rows takes the flash or the memory-efficient kernel
         return AttentionMemory.VARLEN if facts.repeats_kv else AttentionMemory.FLASH
     return AttentionMemory.EAGER
 
 
 def _optimizer(text: str, facts: Framework) -> str:
-    word = text.lower()
-    if "4bit" in word or "4-bit" in word:
-        return "adamw_torch_4bit"
-    if "8bit" in word or "8-bit" in word:
-        return "adamw_bnb_8bit"
-    if "fused" in word or not facts.foreach or "paged" in word:
-        return "adamw_torch_fused"
-    return "adamw_torch"
+    bits = spelling.adam_bits(text)
+    if bits is None:
+        raise NotExpressible(f"optimizer {text!r} does not keep Adam's two moments")
+    if bits < 32:
+        return "adamw_torch_4bit" if bits == 4 else "adamw_bnb_8bit"
+    fused = "fused" in text.lower() or not facts.foreach or "paged" in text.lower()
+    return "adamw_torch_fused" if fused else "adamw_torch"
 
 
 def _loss(text: str, facts: Framework) -> LossKernel:
-    word = text.lower()
-    if word.startswith(("liger", "fused_linear")):
-        return LossKernel.FUSED_LINEAR
-    if word.startswith(("cce", "cut")):
-        return LossKernel.CUT
+    if text in ("fused_linear", "cut"):
+        return LossKernel(text)
     if facts.kernel(text) is None:
         raise NotExpressible(f"the table of frameworks does not say what loss {text!r} is")
     return LossKernel.STOCK
@@ -144,8 +142,7 @@ def _experts_packed(row: Row) -> bool:
 
 def _states(optimizer: str) -> Dtype | None:
     """The dtype of the moments where the optimizer decides it."""
-    word = optimizer.lower()
-    return Dtype.INT8 if "8bit" in word or "8-bit" in word else None
+    return Dtype.INT8 if spelling.adam_bits(optimizer) == 8 else None
 
 
 def _reshaped(x: Symbols, facts: Framework) -> Symbols:
@@ -167,10 +164,14 @@ def _reshaped(x: Symbols, facts: Framework) -> Symbols:
 
 def understand(row: Row) -> Setup:
     """The setup of a row. Raises NotExpressible."""
-    facts = framework(row.framework, row.note(r"framework_config=([\w-]+)"), row.method)
+    said = spelling.method(row.method)
+    if said is None:
+        raise NotExpressible(f"method {row.method!r}")
+    method, dora = said
+    facts = framework(row.framework, row.note(r"framework_config=([\w-]+)"), method.value)
     if facts is None:
         raise NotExpressible(f"nobody wrote down what {row.framework} does")
-    assumed: list[str] = []
+    assumed = [f"framework: taken as {facts.generic}"] if facts.generic else []
     read = _Reader(row, facts, assumed)
     try:
         layers = row.note(r"layers:(\d+) of \d+")  # the first layers of a model, as benchmarks.cuda_points builds it
@@ -181,13 +182,9 @@ def understand(row: Row) -> Setup:
     model = known.spec
     if layers:
         model = replace(model, num_hidden_layers=int(layers), num_parameters=0)
-    try:
-        method = Method(row.method)
-    except ValueError:
-        raise NotExpressible(f"method {row.method!r}") from None
     gpus = read.whole("n_gpus")
     strategy = read.text("strategy")
-    if facts.single_engine and strategy == "single":
+    if facts.single_engine and spelling.strategy(strategy) == "single":
         strategy = facts.single_engine
     layout = layout_of(strategy, gpus)
     if isinstance(layout, str):
@@ -205,8 +202,10 @@ def understand(row: Row) -> Setup:
     precision = precision_of(f"{read.text('precision')} {stored}", method, layout, facts, states=_states(row.optimizer))
     if isinstance(precision, str):
         raise NotExpressible(precision)
-    checkpointing = read.text("act_checkpointing").lower()
-    fused = read.text("fused_ce")
+    checkpointing = spelling.checkpointing(read.text("act_checkpointing"))
+    if checkpointing is None:
+        raise NotExpressible(f"act_checkpointing {row.act_checkpointing!r} is neither yes, no nor selective")
+    fused = spelling.loss(read.text("fused_ce"))
     optimizer = read.text("optimizer")
     loss = _loss(fused, facts)
     added = facts.added(row.notes)
@@ -220,12 +219,12 @@ def understand(row: Row) -> Setup:
         optimizer=_optimizer(optimizer, facts),
         r=r,
         targets=targets,
-        dora="dora" in row.notes.lower(),
+        dora=dora or "dora" in row.notes.lower(),
         fsdp_version=facts.fsdp,
         sequence_len=read.whole("seq_len"),
         micro_batch_size=read.whole("micro_batch"),
         gradient_accumulation=read.whole("grad_accum"),
-        packing=read.text("packing").lower().startswith("yes"),
+        packing=bool(spelling.yes(read.text("packing"))),
         activation_checkpointing=checkpointing != "no",
         activation_offloading="activation offloading" in notes or "activation_offloading on" in notes,
         loss_kernel=loss,
@@ -254,7 +253,7 @@ def understand(row: Row) -> Setup:
         adapter_dropout=facts.dropout,
         packed_qkv=facts.packed_qkv,
         offloads_boundaries=facts.offloads_boundaries,
-        fp32_attention=read.text("attention").lower().startswith("sdpa"),
+        fp32_attention="sdpa" in read.text("attention").lower(),
         kept_graphs=min(facts.kept_graphs, 1) if recipe.activation_checkpointing else facts.kept_graphs,
         paged_states="paged" in optimizer.lower(),
         head_chunks=facts.head_chunks if fused.lower().startswith("chunked") else 0,

@@ -7,6 +7,7 @@ an unknown model and a column that this module does not know raise `NotExpressib
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -95,7 +96,7 @@ class Point:
 def read_points(path: Path) -> list[dict[str, str]]:
     """The lines of a file as they are. Raises RecipegenError where there are none."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [{k: (v or "").strip() for k, v in row.items() if k} for row in csv.DictReader(file)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecipegenError(f"cannot read it: {error}", where=str(path)) from None
@@ -110,6 +111,13 @@ def row_id(row: Mapping[str, str], number: int) -> str:
     return row.get("id") or "-".join([f"{number:02d}", *filter(None, chosen)])
 
 
+def _whole(name: str, text: str, largest: int = 10**9) -> int:
+    """A whole number from 1. Raises ValueError for another text."""
+    if not re.fullmatch(r"\d{1,16}", text) or not 1 <= int(text) <= largest:
+        raise ValueError(f"{name} {text[:40]!r} is no whole number between 1 and {largest}")
+    return int(text)
+
+
 def understand_point(row: Mapping[str, str], number: int = 0) -> Point:
     """The model, recipe and symbols of a row."""
     unknown = [k for k, v in row.items() if v and k not in DEFAULTS and k not in _RESULTS
@@ -120,6 +128,7 @@ def understand_point(row: Mapping[str, str], number: int = 0) -> Point:
     try:
         model = _model(chosen["model"], row.get("n_params", ""))
         recipe = _recipe(model, chosen)
+        peak = _whole("peak_bytes", row["peak_bytes"], 10**15) if row.get("peak_bytes") else None
     except (KeyError, ValueError) as error:
         raise NotExpressible(f"not understood: {error}") from None
     split, groups = chosen["wrap"] == "split", chosen["trainer"] == "axolotl"
@@ -134,7 +143,6 @@ def understand_point(row: Mapping[str, str], number: int = 0) -> Point:
         by_a_trainer=bool(chosen["trainer"]),
     )
     options = Options(compiled_loss=compiled, split_root=split, adapter_groups=groups)
-    peak = int(row["peak_bytes"]) if row.get("peak_bytes") else None
     return Point(row_id(row, number), model, recipe, x, options, peak)
 
 
@@ -160,7 +168,7 @@ def _with_wrapping(x: Symbols, recipe: Recipe, *, split: bool, adapter_groups: b
 
 def _model(name: str, count: str) -> ModelSpec:
     """The model of that name and exact parameter count; of a multimodal one the text part, if that is the count."""
-    stated = int(count) if count else None
+    stated = _whole("n_params", count, 10**15) if count else None
     try:
         spec = model_of(name, stated / 1e9 if stated else None).spec
     except UnknownModel as error:
@@ -199,9 +207,9 @@ def _strategy(name: str, world: int) -> Strategy:
 
 
 def _recipe(model: ModelSpec, row: Mapping[str, str]) -> Recipe:
-    world, method = int(row["world"]), Method(row["method"])
+    world, method = _whole("world", row["world"]), Method(row["method"])
     strategy = _strategy(row["strategy"], world)
-    nodes = max(int(row["replicate"]), 2) if strategy is Strategy.FSDP2_HYBRID else 1
+    nodes = max(_whole("replicate", row["replicate"]), 2) if strategy is Strategy.FSDP2_HYBRID else 1
     if world % nodes:
         raise NotExpressible(f"{world} ranks do not divide by {nodes} replicas")
     recipe = recipe_for(
@@ -210,12 +218,12 @@ def _recipe(model: ModelSpec, row: Mapping[str, str]) -> Recipe:
         Layout(strategy.value, Parallelism.of(strategy, nodes, world // nodes), False, False),
         precision=_precision(row, method, strategy),
         optimizer=OPTIMIZERS[row["optim"]],
-        r=int(row["lora_r"]),
+        r=_whole("lora_r", row["lora_r"]),
         targets=tuple(row["targets"].split("+")) if row["targets"] else _targets(model),
         dora=row["dora"] == "1",
-        sequence_len=int(row["seq"]),
-        micro_batch_size=int(row["mbs"]),
-        gradient_accumulation=int(row["ga"]),
+        sequence_len=_whole("seq", row["seq"]),
+        micro_batch_size=_whole("mbs", row["mbs"]),
+        gradient_accumulation=_whole("ga", row["ga"]),
         packing=True,
         activation_checkpointing=row["ckpt"] == "1",
         activation_offloading=False,

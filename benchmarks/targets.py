@@ -23,10 +23,32 @@ _WORDS = {
     "c_proj": ("o_proj", "down_proj"),
     "w1": ("gate_proj",),
     "w2": ("up_proj",),
+    # other architectures' names of the same matrices
+    "wqkv": ("q_proj", "k_proj", "v_proj"),
+    "query_key_value": ("q_proj", "k_proj", "v_proj"),
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "wq": ("q_proj",),
+    "wk": ("k_proj",),
+    "wv": ("v_proj",),
+    "wo": ("o_proj",),
+    "dense": ("o_proj",),
+    "out_proj": ("o_proj",),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "dense_h_to_4h": ("up_proj",),
+    "dense_4h_to_h": ("down_proj",),
+    "fc1": ("up_proj",),
+    "fc2": ("down_proj",),
+    # groups of them
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "qkvo": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
+#: Llama's own names, where w2 is the last of the three (the first Qwen's is the second)
+_LLAMA_MLP = {"w1": ("gate_proj",), "w2": ("down_proj",), "w3": ("up_proj",)}
 _EXPERTS = re.compile(r"\bexperts(\.\w+)?\b")
 _ALL_EXPERTS = re.compile(r"\bexperts\b(?!\.)")
-_ALL = re.compile(r"all[- ]linear|\(all linear\)|\*_proj")
+_ALL = re.compile(r"(?:all|every)[-_ ]linear|\*_proj|^\s*(?:all|linear)(?:[-_ ](?:modules|layers))?\s*$", re.IGNORECASE)
 
 
 def adapted_expert_parameters(model: ModelSpec, text: str, r: int) -> int:
@@ -58,16 +80,17 @@ def targets_of(model: ModelSpec, text: str, default: str) -> tuple[str, ...] | s
     words = _EXPERTS.sub("", re.sub(r"\(.*?\)", "", text)).strip()
     if _ALL.search(text):
         return linear
-    if words == "DEFAULT":
+    if words.lower() == "default":
         if not default:
             return "the framework's default targets are not in the table"
         words = default
     known = adapter_modules(model)
     named: dict[str, None] = {}
-    for word in re.split(r"[,\s+]+", words):
-        if not word:
-            continue
-        modules = _WORDS.get(word, (word.rpartition(".")[2],))
+    found = [word for word in re.split(r"[^\w.]+", words) if word]
+    names = _WORDS | (_LLAMA_MLP if "w3" in found else {})
+    for word in found:
+        last = word.rpartition(".")[2]
+        modules = (last,) if last in known else names.get(last.lower(), (last,))
         for module in modules:
             module = _fused(module, known)
             if module in known:

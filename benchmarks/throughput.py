@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
@@ -32,6 +32,8 @@ from recipegen.spec import Cluster, RecipegenError
 
 #: two measurements nearer than this are no order: the spread of repeated runs
 TIE = 0.02
+#: a published rate is of at least this many tokens per second and at most that many; anything else is a slip
+PLAUSIBLE = (1e-3, 1e9)
 #: rows that agree in these columns fall into the same half
 SPLIT = ("model", "gpu", "seq_len", "method")
 
@@ -139,9 +141,15 @@ def groups(setup: Setup) -> tuple[str, ...]:
     return tuple(names)
 
 
+def measured_rate(row: Row) -> float | None:
+    """Tokens per second and GPU; None when the source prints none, or no rate that can be."""
+    value = row.number("tokens_per_s_per_gpu")
+    return value if value is not None and PLAUSIBLE[0] <= value <= PLAUSIBLE[1] else None
+
+
 def speed(row: Row) -> Speed:
     """One row, predicted and compared."""
-    measured = row.number("tokens_per_s_per_gpu")
+    measured = measured_rate(row)
     try:
         setup = understand(row)
         predicted, parts = predict(setup)
@@ -154,7 +162,7 @@ def speed(row: Row) -> Speed:
 
 def speeds(rows: Iterable[Row]) -> list[Speed]:
     """Every row that says its tokens per second."""
-    return [speed(row) for row in rows if row.number("tokens_per_s_per_gpu") is not None]
+    return [speed(row) for row in rows if measured_rate(row) is not None]
 
 
 # --- order
@@ -199,11 +207,22 @@ def methods(one: Speed, other: Speed) -> bool:
     return same and one.row.method != other.row.method
 
 
+def _alike(results: Iterable[Speed]) -> Iterator[tuple[Speed, Speed]]:
+    """Pairs of compared rows that agree in what every comparison asks for, in the order of their first; all pairs of a
+    long file are too many."""
+    seen: dict[tuple[str, ...], list[tuple[int, Speed]]] = {}
+    for place, r in enumerate(r for r in results if r.error is not None):
+        seen.setdefault(tuple(getattr(r.row, column) for column in _ALIKE), []).append((place, r))
+    pairs = [pair for rows in seen.values() for pair in combinations(rows, 2)]
+    pairs.sort(key=lambda pair: (pair[0][0], pair[1][0]))
+    return ((one, other) for (_, one), (_, other) in pairs)
+
+
 def order(name: str, results: Iterable[Speed], comparable: Callable[[Speed, Speed], bool]) -> Order:
     """Counts the comparable pairs that are predicted in the measured order."""
     pairs = right = ties = 0
     wrong: list[tuple[str, str]] = []
-    for one, other in combinations([r for r in results if r.error is not None], 2):
+    for one, other in _alike(results):
         if not comparable(one, other):
             continue
         assert one.measured is not None

@@ -77,6 +77,7 @@ def from_config(config: Mapping[str, Any], model_id: str, where: str = "config.j
         model_type=model_type,
         layers_path=multimodal["layers_path"],
         extra_parameters=tower.parameters,
+        own_loss=multimodal.get("own_loss", False),
         extra_linear=tower.linear,
     )
 

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 _WIDTH = 100
+_LARGEST_NUMBER = 10**8  # of tokens in a micro-batch, and of what it is made of: sizes stay within 64 bits
+_TRAINERS = ("axolotl", "accelerate")
 _SHOWN_BYTES = GIB / 200  # smaller terms only with -v
 
 
 @dataclass(frozen=True)
 class _Case:
-    """What is simulated. `edited` names files of the project that differ from what recipe.lock says was written."""
+    """What is simulated. `edited` says which files of the project are not what recipe.lock says was written."""
 
     model: ModelSpec
     recipe: Recipe
@@ -76,8 +78,8 @@ def simulate(path: str | None, output: str, verbose: bool, **given: Any) -> int:
     else:
         for line in _text(case, memory, found, verbose):
             click.echo(line)
-    for name in case.edited:
-        click.echo(f"note: {name} was edited; what recipe.lock says was simulated", err=True)
+    for change in case.edited:
+        click.echo(f"note: {change}; what recipe.lock says was simulated", err=True)
     if found.peak_bytes <= case.capacity_bytes:
         return 0
     reason = f"the step allocates {gib(found.peak_bytes)}, PyTorch sees {gib(case.capacity_bytes)} of the card"
@@ -110,11 +112,35 @@ def _from_project(path: str, given: dict[str, Any]) -> _Case:
     content = _read(where, path)
     kept = lock.read(content, where)
     recipe = kept.recipe
+    _refuse_impossible(recipe, where)
     model = load_model(_beside(path, recipe.model), revision=recipe.model_revision)
     nodes = recipe.parallelism.nodes
     cluster = load_cluster(_beside(path, recipe.hardware), nodes=nodes, network=recipe.network, overrides={})
-    edited = tuple(name for name, digest in kept.files.items() if _digest(os.path.join(path, name)) != digest)
+    now = {name: _digest(os.path.join(path, name)) for name in kept.files}
+    edited = tuple(
+        f"{name} was edited" if now[name] else f"{name} cannot be read"
+        for name, digest in kept.files.items()
+        if now[name] != digest
+    )
     return _Case(model, recipe, load_stack(recipe.stack), cluster.gpu.triton, cluster.gpu.memory_bytes, edited)
+
+
+def _refuse_impossible(recipe: Recipe, where: str) -> None:
+    """A lock that was edited by hand may hold numbers that no step can have."""
+    batch = ("micro_batch_size", "sequence_len", "gradient_accumulation")
+    for name in batch:
+        value = getattr(recipe, name)
+        if not 1 <= value <= _LARGEST_NUMBER:
+            raise RecipegenError(
+                f"recipe.{name} is {value}; it must lie between 1 and {_LARGEST_NUMBER:,}", where=where
+            )
+    tokens = recipe.micro_batch_size * recipe.sequence_len
+    if tokens > _LARGEST_NUMBER:
+        raise RecipegenError(f"a micro-batch of {tokens:,} tokens is more than {_LARGEST_NUMBER:,}", where=where)
+    if recipe.trainer not in _TRAINERS:
+        raise RecipegenError(
+            f"recipe.trainer is {recipe.trainer!r}; it must be one of {', '.join(_TRAINERS)}", where=where
+        )
 
 
 def _read(where: str, folder: str) -> bytes:

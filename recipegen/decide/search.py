@@ -170,7 +170,7 @@ def best_loss_kernel(s: Setting) -> LossKernel:
         return LossKernel.STOCK
     if gpu.fused_linear_loss and s.stack.supports_fused_linear(s.model):
         return LossKernel.FUSED_LINEAR
-    return LossKernel.CHUNKED_UPCAST
+    return LossKernel.STOCK if s.model.own_loss else LossKernel.CHUNKED_UPCAST
 
 
 def _largest_that_fits(s: Setting, recipe: Recipe, group: list[Split]) -> Split:

@@ -32,7 +32,8 @@ def attention_saved(x: Symbols) -> float:
         return 8 * a.q + 4 * a.A  # axolotl 0.19.0 sdpa_varlen repeats keys and values to q width
     if x.attention is AttentionMemory.MASKED:  # keys and values repeated to q width: sdpa has no GQA with a mask,
         return 8 * a.q + 4 * a.A + 2 * x.s  # and makes a bf16 mask of the boolean one in every layer
-    return 8 * a.q + 6 * a.A * x.s  # eager: k, v repeated; the fp32 softmax and its bf16 copy, s x s per head
+    # eager: k, v repeated; the fp32 softmax and its bf16 copy, s x s per head; with sinks a bf16 softmax alone
+    return 8 * a.q + (2 if a.sinks else 6) * a.A * x.s
 
 
 def attention_mask(x: Symbols) -> float:
@@ -185,9 +186,9 @@ def attention_backward(x: Symbols) -> float:
     if x.attention is AttentionMemory.EAGER:
         # softmax backward: fp32 probabilities, their gradient and the result, s x s per head; of a dense layer's weight
         # gradients those of q, k, v are still to come
-        dense = x.full and not a.E
-        weights = x.c * (a.P_l - a.H * (a.q + 2 * a.kv)) if dense else 0.0
-        end = max(end, x.T * (8 * a.H + 8 * a.q + (12 if dense else 13) * a.A * x.s) + weights)
+        weights = x.c * (a.P_l - a.H * (a.q + 2 * a.kv)) if x.full and not a.E else 0.0
+        # with sinks the softmax is in bf16 (transformers 5.16.1 modeling_gpt_oss.py)
+        end = max(end, x.T * (8 * a.H + 8 * a.q + (6 if a.sinks else 12) * a.A * x.s) + weights)
     return end
 
 

@@ -51,6 +51,7 @@ class Shape:
     norms: int
     qk_norm: bool
     softcap: bool
+    sinks: bool
     tied: bool
     N: int
     N_active: int
@@ -87,6 +88,7 @@ def shape(model: ModelSpec) -> Shape:
         norms=model.norms_per_layer,
         qk_norm=model.qk_norm is not QkNorm.NONE,
         softcap=model.logit_softcap,
+        sinks=model.attention_sinks,
         tied=model.tie_word_embeddings,
         N=parameters.total(model),
         N_active=parameters.active_parameters(model),
@@ -99,6 +101,10 @@ def shape(model: ModelSpec) -> Shape:
         Q_l=parameters.quantised_per_layer(model),
         norm_parameters=parameters.norm(model) * (model.norms_per_layer * model.num_hidden_layers + 1),
     )
+
+
+#: bytes per token and vocabulary entry: fp32 logits and their shifted copy (transformers 5.16.1 modeling_gemma3.py)
+OWN_LOSS_FORWARD = 8.0
 
 
 @lru_cache(maxsize=1024)
@@ -344,6 +350,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
     one_process = strategy in (Strategy.SINGLE, Strategy.DDP)
     fp32 = pre.parameters is Dtype.FP32
     sharding = strategy.is_fsdp or strategy in (Strategy.ZERO3_CPU, Strategy.ZERO3_NVME)
+    own_loss = model.own_loss and recipe.trainer == "axolotl"  # train.py makes the loss itself
     o = facts.state_bytes_per_parameter(pre.states) + (pre.compensation.bytes if pre.compensation else 0.0)
     return Symbols(
         shape=x,
@@ -385,7 +392,8 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         if recipe.fsdp and recipe.fsdp.offload_params
         else (recipe.deepspeed.offload_optimizer if recipe.deepspeed else "none"),
         evaluates=bool(recipe.val_set_size),
-        loss=recipe.loss_kernel,
+        loss=LossKernel.STOCK if own_loss and recipe.loss_kernel is LossKernel.CHUNKED_UPCAST else recipe.loss_kernel,
+        stock_forward=OWN_LOSS_FORWARD if own_loss else Symbols.stock_forward,
         loss_compiled=triton,
         attention=recipe.attention_memory,
         deepspeed=recipe.deepspeed,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from recipegen.estimate import parameters
-from recipegen.simulate import attention, quantised
+from recipegen.simulate import attention, dropout, quantised
 from recipegen.simulate.config import config_values
 from recipegen.spec import Dtype, Method, ModelSpec, Recipe, RecipegenError
 
@@ -136,6 +136,7 @@ def _adapted(base: Any, recipe: Recipe) -> Any:
     for parameter in outer.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(dtype)
+    dropout.replace_in(outer)
     if recipe.method is Method.QLORA:
         _use_4bit_forward(outer)
     return outer

@@ -52,6 +52,8 @@ def notes(recipe: Recipe, *, multimodal: bool, emulated_optimizer: bool) -> tupl
         found.append(f"the {recipe.loss_kernel.value} loss is emulated with plain operators")
     if emulated_optimizer:
         found.append(f"the states of {recipe.optimizer.name} are emulated")
+    if recipe.adapter is not None and recipe.adapter.dropout:
+        found.append("dropout is emulated: CUDA's keeps a mask of one byte, the CPU's fp32 noise")
     if recipe.torch_compile:
         found.append("torch.compile is left out: layers run eagerly")
     if recipe.adapter is not None and recipe.adapter.fused_kernels:

@@ -71,6 +71,8 @@ class ModelSpec:
     attention_sinks: bool = False  # one learned value per head (gpt-oss)
     sliding_window: int | None = None
     logit_softcap: bool = False  # final tanh cap (Gemma 2)
+    #: the class makes its own loss of shifted fp32 logits, which no chunked loss replaces (Gemma 3 with images)
+    own_loss: bool = False
     moe: MoeSpec | None = None
     extra_parameters: int = 0  # parameters outside the text decoder (vision tower, projector)
     num_parameters: int = 0

@@ -124,6 +124,15 @@ APPROXIMATE = {"moonshotai/Kimi-Linear-48B-A3B-Instruct"}
 
 # Spellings without a count.
 BARE = [
+    ("swiss-ai/Apertus-8B-Instruct-2509", "swiss-ai/Apertus-8B-2509"),
+    ("OLMoE-1B-7B-0924-Instruct", "allenai/OLMoE-1B-7B-0924"),
+    ("NousResearch/Hermes-3-Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+    ("mixtral-moe-7b-instruct", "mistralai/Mixtral-8x7B-v0.1"),
+    ("granite-7b-base", "meta-llama/Llama-2-7b-hf"),  # not granite-4.0-tiny, whose count is near
+    ("Codestral-22B-v0.1", "mistralai/Mistral-Small-Instruct-2409"),
+    ("bigscience/bloom-7b1", "bigscience/bloomz-7b1"),
+    ("Olmo-3-32B-Think", "allenai/Olmo-3-1125-32B"),
+    ("dolly-v2-12b", "EleutherAI/pythia-12b"),
     ("Llama-3.2-1B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"),
     ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "meta-llama/Llama-3.1-8B"),
     ("Mistral-7B-Instruct-v0.2", "mistral-community/Mistral-7B-v0.2"),
@@ -152,6 +161,8 @@ BARE = [
 ]
 
 UNKNOWN = [
+    ("Llama-3.2-11B-Vision-Instruct", "tower"),
+    ("Qwen/Qwen3-VL-8B-Instruct", "tower"),
     ("bigscience/mt0-xxl", "encoder-decoder"),
     ("bigscience/T0_3B", "encoder-decoder"),
     ("state-spaces/mamba-2.8b", "state-space"),

@@ -94,6 +94,21 @@ def test_a_lock_whose_recipe_was_damaged(capsys: Captured, project: Project) -> 
     assert "world_size" in complaint(capsys, str(folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("sequence_len", -1), ("sequence_len", 10**30), ("micro_batch_size", 0), ("gradient_accumulation", -3),
+     ("micro_batch_size", 10**8), ("trainer", "x")],
+)  # fmt: skip
+def test_a_lock_with_numbers_that_no_step_can_have(
+    capsys: Captured, project: Project, name: str, value: int | str
+) -> None:
+    folder = project("--method", "full")
+    lock = json.loads((folder / "recipe.lock").read_text())
+    lock["recipe"][name] = value
+    (folder / "recipe.lock").write_text(json.dumps(lock))
+    assert name.replace("micro_batch_size", "micro") in complaint(capsys, str(folder)).replace("_batch_size", "")
+
+
 def test_a_folder_and_options_that_would_change_it(capsys: Captured, project: Project) -> None:
     assert "--method" in complaint(capsys, str(project()), "--method", "full")
 
@@ -177,6 +192,9 @@ def test_an_edited_file_is_said_to_be_ignored(capsys: Captured, project: Project
     folder = project("--method", "lora")
     with (folder / "axolotl.yaml").open("a") as file:
         file.write("# mine\n")
+    (folder / "launch.sh").unlink()
     capsys.readouterr()
     assert run(["simulate", str(folder)]) == 0
-    assert "axolotl.yaml was edited" in capsys.readouterr().err
+    notes = capsys.readouterr().err
+    assert "axolotl.yaml was edited" in notes
+    assert "launch.sh cannot be read" in notes

@@ -169,27 +169,39 @@ def mlp_backward(x: Symbols) -> float:
 def dora_norm(x: Symbols) -> float:
     """What DoRA needs for a moment, while the layer is saved, to make the norm of the updated weight of the widest
     module: peft sends an identity matrix through the adapter (peft 0.20.0 tuners/lora/dora.py). Beside it lie the fp32
-    copy of the module's input, and two in bf16, where autocast casts."""
+    copy of the module's input, and two in bf16, where adapters keep copies of their own."""
     if not x.dora:
         return 0.0
     widest = x.adapted.widest_input
-    inputs = (Dtype.FP32.bytes + 2 * x.c) * x.T * widest if x.autocast else 0.0
+    inputs = (Dtype.FP32.bytes + 2 * x.c) * x.T * widest if x.own_copy else 0.0
     return (Dtype.FP32.bytes + x.c) * widest * widest + x.c * widest * x.adapted.widest_output + inputs
 
 
 def attention_backward(x: Symbols) -> float:
-    """At the attention and the input norm, where the weight gradients of the whole layer are alive."""
+    """At the end of attention and the input norm, where the weight gradients of the whole layer are alive."""
     a = x.shape
-    end = x.T * x.h / x.c * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv) + (x.c * a.P_l if x.full else 0.0)
+    width = x.h / x.c * (8 * a.H * (a.norms // 2) + 8 * a.H + 4 * a.q + 4 * a.kv)
+    return x.T * width + (x.c * a.P_l if x.full else 0.0)
+
+
+def probabilities_backward(x: Symbols) -> float:
+    """Inside attention where no fused kernel runs: s x s per head."""
+    a = x.shape
     if x.unfused_attention:  # probabilities and their two gradients in fp32
-        end = max(end, x.T * (16 * a.H + 16 * a.q + 12 * a.A * x.s))
-    if x.attention is AttentionMemory.EAGER:
-        # softmax backward: fp32 probabilities, their gradient and the result, s x s per head; of a dense layer's weight
-        # gradients those of q, k, v are still to come
-        weights = x.c * (a.P_l - a.H * (a.q + 2 * a.kv)) if x.full and not a.E else 0.0
-        # with sinks the softmax is in bf16 (transformers 5.16.1 modeling_gpt_oss.py)
-        end = max(end, x.T * (8 * a.H + 8 * a.q + (6 if a.sinks else 12) * a.A * x.s) + weights)
-    return end
+        return x.T * (16 * a.H + 16 * a.q + 12 * a.A * x.s)
+    if x.attention is not AttentionMemory.EAGER:
+        return 0.0
+    # softmax backward: fp32 probabilities, their gradient and the result; of a dense layer's weight gradients those of
+    # q, k, v are still to come. With sinks the softmax is in bf16 (transformers 5.16.1 modeling_gpt_oss.py)
+    weights = x.c * (a.P_l - a.H * (a.q + 2 * a.kv)) if x.full and not a.E else 0.0
+    return x.T * (8 * a.H + 8 * a.q + (6 if a.sinks else 12) * a.A * x.s) + weights
+
+
+def probabilities_forward(x: Symbols) -> float:
+    """What eager attention makes beside what it keeps: the scores, and with sinks the same with a column more."""
+    if x.attention is not AttentionMemory.EAGER:
+        return 0.0
+    return x.T * (4 if x.shape.sinks else 2) * x.shape.A * x.s
 
 
 def recomputed_input_norm(x: Symbols) -> float:
@@ -199,4 +211,5 @@ def recomputed_input_norm(x: Symbols) -> float:
 
 def working_set(x: Symbols) -> float:
     """The larger of the moments of one layer's backward."""
-    return max(mlp_backward(x), attention_backward(x), x.T * saved_per_token(x) + dora_norm(x))
+    moments = (mlp_backward(x), attention_backward(x), probabilities_backward(x))
+    return max(*moments, x.T * saved_per_token(x) + dora_norm(x))

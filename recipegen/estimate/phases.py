@@ -25,6 +25,8 @@ from recipegen.estimate.activations import (
     dora_norm,
     final_hidden,
     mlp_backward,
+    probabilities_backward,
+    probabilities_forward,
     recomputed_input_norm,
     rotary_tables,
     saved,
@@ -203,7 +205,8 @@ def _forward(x: Symbols, base: dict[str, float]) -> Phase:
         _gathered(x, layers=2, layers_left=x.shape.L),
         {"gathered_layers": in_flight},
         {"saved_activations": saved(x, x.shape.L), "attention_mask": attention_mask(x)},
-        {"layer_working_set": dora_norm(x) + (x.T * saved_per_token(x) if x.checkpointing and not x.fsdp else 0.0)},
+        {"layer_working_set": max(dora_norm(x), probabilities_forward(x))},
+        {"layer_working_set": x.T * saved_per_token(x) if x.checkpointing and not x.fsdp else 0.0},
     )
     return max((phase for phase in (start, end) if phase), key=lambda phase: phase.bytes)
 
@@ -240,8 +243,9 @@ def _boundaries_kept(x: Symbols, done: float, left: float) -> float:
     """Checkpointed inputs of the layers that backward has not passed.
 
     FSDP1 with frozen weights and reentrant checkpoints around its units (Transformers before
-    GradientCheckpointingLayer) frees none: its reshard hooks hold the recomputed input of every layer, and with it that input's gradient, until
-    backward ends (torch.distributed.fsdp _runtime_utils, _register_post_backward_reshard_only_hook).
+    GradientCheckpointingLayer) frees none: its reshard hooks hold the recomputed input of every layer, and with it that
+    input's gradient, until backward ends (torch.distributed.fsdp _runtime_utils,
+    _register_post_backward_reshard_only_hook).
     """
     if x.fsdp and x.fsdp_version == 1 and not x.full and x.reentrant_around:
         return boundary_bytes(x, x.shape.L + done)
@@ -259,7 +263,13 @@ def _layer_moment(x: Symbols) -> tuple[int, float]:
     if not x.adapter_groups:
         return 1, working_set(x)
     start = recomputed_input_norm(x) if x.checkpointing else 0.0
-    moments = ((1, start), (0, mlp_backward(x)), (1, attention_backward(x)), (0, x.T * saved_per_token(x) + dora_norm(x)))
+    moments = (
+        (1, start),
+        (0, x.T * saved_per_token(x) + dora_norm(x)),
+        (0, mlp_backward(x)),
+        (0, probabilities_backward(x)),
+        (1, attention_backward(x)),
+    )
     return max(moments, key=lambda moment: moment[0] * x.layer_bytes + moment[1])
 
 

@@ -59,13 +59,13 @@ def deepspeed_trains_full_weights_only(context: Context) -> Iterator[tuple[str, 
         )
 
 
-@rule("RG217", "compat", Severity.ERROR, source="transformers 5.16.1 modeling_gemma3.py; axolotl 0.19.0 monkeypatch/loss")
+@rule("RG217", "compat", Severity.ERROR, source="transformers 5.16.1 modeling_gemma3.py; axolotl 0.19.0 loss/chunked.py")
 def the_loss_reaches_the_model(context: Context) -> Iterator[tuple[str, str]]:
     """Axolotl's chunked loss takes the place of the loss that Transformers gives to its text models. A class that makes
     its own loss is not reached by it: the whole of the logits is raised to fp32, and copied."""
-    if context.model.own_loss and context.recipe.trainer == "axolotl":
-        if context.recipe.loss_kernel is LossKernel.CHUNKED_UPCAST:
-            yield f"{context.model.id} makes its own loss, so the chunked one has no effect", "--set loss_kernel=stock"
+    r = context.recipe
+    if context.model.own_loss and r.trainer == "axolotl" and r.loss_kernel is LossKernel.CHUNKED_UPCAST:
+        yield f"{context.model.id} makes its own loss, so the chunked one has no effect", "--set loss_kernel=stock"
 
 
 @rule("RG205", "compat", Severity.ERROR, source="recipegen/catalog/hardware: capabilities of the profile")

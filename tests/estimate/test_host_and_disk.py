@@ -181,6 +181,31 @@ def test_saving_the_model_alone_leaves_the_states_out() -> None:
     assert of(only, rtx_5090()).disk.checkpoint_bytes == 2 * N_8B
 
 
+def test_saving_gathers_the_model_on_the_first_rank() -> None:
+    r = recipe(strategy=Strategy.FSDP2_FULL)
+    host = of(r, pro_6000()).host
+    assert host.save_peak_bytes - host.steady_bytes == pytest.approx(r.precision.parameters.bytes * N_8B, rel=0.01)
+    alone = of(recipe(strategy=Strategy.DDP), pro_6000()).host
+    assert alone.save_peak_bytes == alone.steady_bytes
+
+
+def test_full_state_dicts_gather_the_states_as_well() -> None:
+    r = recipe(strategy=Strategy.FSDP2_FULL)
+    assert r.fsdp is not None
+    full = replace(r, fsdp=replace(r.fsdp, state_dict_type="FULL_STATE_DICT"))
+    more = of(full, pro_6000()).host.save_peak_bytes - of(r, pro_6000()).host.save_peak_bytes
+    assert more == pytest.approx(2 * r.precision.states.bytes * N_8B, rel=0.01)
+
+
+def test_paged_states_are_on_the_host() -> None:
+    r = recipe(strategy=Strategy.SINGLE, gpus=1)
+    plain, paged = (
+        replace(r, optimizer=replace(r.optimizer, name=name)) for name in ("adamw_bnb_8bit", "paged_adamw_8bit")
+    )
+    saved = of(plain, pro_6000(1)).gpu.peak_allocated_bytes - of(paged, pro_6000(1)).gpu.peak_allocated_bytes
+    assert saved == pytest.approx(steady(of(paged, pro_6000(1)))["paged_states"], rel=0.01)
+
+
 def test_one_checkpoint_more_than_the_limit_is_on_the_disk() -> None:
     disk = of(recipe(), rtx_5090()).disk
     assert disk.checkpoints_kept == 3

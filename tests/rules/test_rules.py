@@ -47,6 +47,7 @@ DDP = decided(method="lora", pins={"strategy": "ddp"})
 QLORA = decided(method="qlora", pins={"strategy": "fsdp2_full"})
 HYBRID = decided(method="full", nodes=2, pins={"strategy": "fsdp2_hybrid"})
 ZERO = decided(method="full", pins={"strategy": "zero2"})
+OWN_LOSS = decided("gemma-3-4b-it", method="lora", pins={"strategy": "ddp"})
 
 
 def chat(path: str = "chat.jsonl", lengths: Lengths | None = None) -> DatasetSpec:
@@ -60,6 +61,7 @@ BROKEN: list[tuple[str, Decision, Callable[[Recipe], Recipe]]] = [
     ("RG202", FULL, lambda r: replace(r, optimizer=replace(r.optimizer, name="adamw_bnb_8bit"))),
     ("RG203", QLORA, lambda r: replace(r, fsdp=replace(r.fsdp, cpu_ram_efficient_loading=True))),
     ("RG204", ZERO, lambda r: replace(LORA.recipe, parallelism=r.parallelism, deepspeed=r.deepspeed, fsdp=None)),
+    ("RG217", OWN_LOSS, lambda r: replace(r, loss_kernel=LossKernel.CHUNKED_UPCAST)),
     ("RG205", FULL, lambda r: replace(r, attention="flash_attention_2")),
     ("RG205", FULL, lambda r: replace(r, attention="flash_attention_3")),
     ("RG205", FULL, lambda r: replace(r, loss_kernel=LossKernel.CUT)),
@@ -113,6 +115,14 @@ def test_capabilities_decide_not_names() -> None:
     ]
     assert any("torch_compile needs Triton" in r for r in reasons)
     assert any("no pinned memory" in r for r in reasons)
+
+
+def test_a_model_that_makes_its_own_loss_is_not_given_another_one() -> None:
+    recipe = OWN_LOSS.recipe
+    chunked = replace(recipe, loss_kernel=LossKernel.CHUNKED_UPCAST)
+    prices = [estimate(OWN_LOSS.model, OWN_LOSS.cluster, r, load_stack()).gpu for r in (recipe, chunked)]
+    assert recipe.loss_kernel is not LossKernel.CHUNKED_UPCAST
+    assert prices[0].phases == prices[1].phases  # what the trainer ignores saves nothing
 
 
 def test_gpu_memory_names_the_phase_and_the_largest_term() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import tiny_recipes
 
+from recipegen.estimate.memory import gpu_memory
+from recipegen.estimate.symbols import symbols
 from recipegen.simulate import Options, simulate
-from recipegen.spec import LossKernel, Method, ModelSpec, Recipe, RecipegenError, Strategy
+from recipegen.spec import GpuMemory, LossKernel, Method, ModelSpec, Recipe, RecipegenError, Strategy, Term
 from recipegen.spec.simulation import Simulation
 
 pytestmark = pytest.mark.stack
@@ -60,6 +62,21 @@ def test_chunks_of_several_sequences_are_copies() -> None:
     recipe = tiny_recipes.recipe(MODEL, Method.LORA, Strategy.FSDP2_FULL, 4, loss_kernel=LossKernel.CHUNKED_UPCAST)
     one, two = (terms(run(replace(recipe, micro_batch_size=n)), "loss_forward")["logits_and_loss"] for n in (1, 2))
     assert two == pytest.approx(2 * one + 2 * LOGITS, rel=0.02)
+
+
+@pytest.mark.parametrize("method", [Method.LORA, Method.QLORA])
+def test_dropout_keeps_a_byte_per_element_as_on_cuda(method: Method) -> None:
+    recipe = tiny_recipes.recipe(NARROW, method, activation_checkpointing=False)
+    assert recipe.adapter is not None
+    dropping = replace(recipe, adapter=replace(recipe.adapter, dropout=0.1))
+    estimates = [gpu_memory(symbols(NARROW, r, tiny_recipes.stack()), 2**40) for r in (recipe, dropping)]
+    kept, more = (terms(run(r, NARROW), "loss_backward")["saved_activations"] for r in (recipe, dropping))
+    wanted = [next(t.bytes for t in saved(e) if t.name == "saved_activations") for e in estimates]
+    assert more - kept == pytest.approx(wanted[1] - wanted[0], rel=0.05)
+
+
+def saved(memory: GpuMemory) -> tuple[Term, ...]:
+    return next(phase.terms for phase in memory.phases if phase.name == "loss_backward")
 
 
 def test_flash_attention_packs_a_micro_batch_into_one_row() -> None:

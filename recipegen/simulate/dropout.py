@@ -17,7 +17,7 @@ class _Masked(torch.autograd.Function):
         return torch.empty_like(inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(gradients[0])
 
 

@@ -59,7 +59,7 @@ def deepspeed_trains_full_weights_only(context: Context) -> Iterator[tuple[str, 
         )
 
 
-@rule("RG217", "compat", Severity.ERROR, source="transformers 5.16.1 modeling_gemma3.py; axolotl 0.19.0 loss/chunked.py")
+@rule("RG217", "compat", Severity.ERROR, source="transformers 5.16.1 modeling_gemma3.py; axolotl 0.19.0 loss/chunked")
 def the_loss_reaches_the_model(context: Context) -> Iterator[tuple[str, str]]:
     """Axolotl's chunked loss takes the place of the loss that Transformers gives to its text models. A class that makes
     its own loss is not reached by it: the whole of the logits is raised to fp32, and copied."""

@@ -146,6 +146,27 @@ class Stack:
         found: Mapping[str, str] = self._other_names[trainer]
         return found
 
+    # --- what the trainers take where a file is silent
+    @cached_property
+    def _trainer_defaults(self) -> Mapping[str, Any]:
+        return load_yaml(self.folder / "trainer_defaults.yaml")
+
+    def trainer_defaults(self, section: str) -> Mapping[str, Any]:
+        """Recipe field path -> the value a trainer takes where its file is silent; None: it has no default.
+
+        `section` is a format of a trainer's file (axolotl, arguments, llamafactory, train_json), or accelerate,
+        deepspeed, launch, and optimizers (by name, the classes with numbers of their own).
+        """
+        table = self._trainer_defaults[section]
+        below = self.trainer_defaults(table["like"]) if "like" in table else {}
+        return {**below, **table["fields"]}
+
+    def trainer_rules(self, section: str) -> Mapping[str, Any]:
+        """The numbers and names of defaults that depend on other fields."""
+        table = self._trainer_defaults[section]
+        below = self.trainer_rules(table["like"]) if "like" in table else {}
+        return {**below, **table.get("rules", {})}
+
     # --- optimizers
     @cached_property
     def _optimizers(self) -> Mapping[str, Any]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from recipegen.catalog.stack import load_stack
 from recipegen.check.consistency import Project, check_consistency
-from recipegen.check.document import Document, read_json, read_yaml
+from recipegen.check.document import problems
 from recipegen.check.keys import accelerate_keys, axolotl_keys, deepspeed_keys
 from recipegen.check.registry import CheckRule, check_rules
 from recipegen.check.report import ValidationReport, missing
 from recipegen.check.trainer_process import TrainerProcess
 from recipegen.check.validators import validate_accelerate, validate_axolotl, validate_deepspeed
+from recipegen.formats import documents
+from recipegen.formats.documents import Document
 from recipegen.spec import Cluster, Finding, ModelSpec, Recipe, Severity
 
 AXOLOTL, ACCELERATE, DEEPSPEED, TRAIN = "axolotl.yaml", "accelerate.yaml", "deepspeed.json", "train.json"
@@ -47,20 +49,20 @@ def validate_project(
     when needed.
     """
     stack = load_stack(stack_name or (recipe.stack if recipe else "axolotl-0.19.0"))
-    documents = {name: _read(files, name) for name in (AXOLOTL, ACCELERATE, DEEPSPEED, TRAIN)}
-    findings: list[Finding] = [problem for document in documents.values() for problem in document.problems]
+    read = {name: _read(files, name) for name in (AXOLOTL, ACCELERATE, DEEPSPEED, TRAIN)}
+    findings: list[Finding] = [problem for document in read.values() for problem in problems(document)]
     ran: list[str] = []
     for name, check in ((AXOLOTL, axolotl_keys), (ACCELERATE, accelerate_keys), (DEEPSPEED, deepspeed_keys)):
-        if documents[name].values is not None:
-            findings += check(documents[name], stack)
+        if read[name].values is not None:
+            findings += check(read[name], stack)
             ran.append(f"{name}: keys, types and values against the key schema of {stack.name}")
     findings += check_consistency(
         Project(
             frozenset(files),
-            documents[AXOLOTL],
-            documents[ACCELERATE],
-            documents[DEEPSPEED],
-            documents[TRAIN],
+            read[AXOLOTL],
+            read[ACCELERATE],
+            read[DEEPSPEED],
+            read[TRAIN],
             recipe,
             cluster,
         )
@@ -74,13 +76,13 @@ def validate_project(
         child = process or own
         assert child is not None
         reports = []
-        if documents[AXOLOTL].values is not None:
+        if read[AXOLOTL].values is not None:
             reports.append(validate_axolotl(files[AXOLOTL], cluster, stack, files=files))
             if full and not missing(stack, "axolotl"):
                 reports.append(validate_axolotl(files[AXOLOTL], cluster, stack, files=files, process=child))
-        if documents[ACCELERATE].values is not None:
+        if read[ACCELERATE].values is not None:
             reports.append(validate_accelerate(files[ACCELERATE], stack, child, files=files))
-        if documents[DEEPSPEED].values is not None:
+        if read[DEEPSPEED].values is not None:
             reports.append(_deepspeed(files, recipe, cluster, stack_name=stack.name, model=model, child=child))
     finally:
         if own is not None:
@@ -115,7 +117,7 @@ def _deepspeed(
 def _read(files: Mapping[str, bytes], name: str) -> Document:
     if name not in files:
         return Document(name, None)
-    return read_json(files[name], name) if name.endswith(".json") else read_yaml(files[name], name)
+    return documents.read(files[name], name)
 
 
 def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from recipegen.check.document import Document
 from recipegen.check.registry import finding
+from recipegen.formats.documents import Document
 from recipegen.spec import Cluster, Finding, Recipe, Severity
 
 _MESH = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")

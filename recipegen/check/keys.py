@@ -11,9 +11,10 @@ from typing import Any
 
 from recipegen.catalog.stack import Stack
 from recipegen.check import schema as schemas
-from recipegen.check.document import Document, read_json, read_yaml
+from recipegen.check.document import problems
 from recipegen.check.registry import finding
 from recipegen.check.schema import Kind, Problem, Schema
+from recipegen.formats.documents import Document, read_json, read_yaml
 from recipegen.spec import Finding, Severity
 
 PLUGIN_PACKAGE = "axolotl.integrations."
@@ -23,19 +24,19 @@ _DATASET_LISTS = ("datasets", "test_datasets")
 def check_axolotl(content: bytes, stack: Stack, name: str = "axolotl.yaml") -> tuple[Finding, ...]:
     """Findings about the keys of an Axolotl file. Never imports what `plugins:` names."""
     document = read_yaml(content, name)
-    return (*document.problems, *(axolotl_keys(document, stack) if document.values is not None else ()))
+    return (*problems(document), *(axolotl_keys(document, stack) if document.values is not None else ()))
 
 
 def check_accelerate(content: bytes, stack: Stack, name: str = "accelerate.yaml") -> tuple[Finding, ...]:
     """Findings about the keys of a file for `accelerate launch --config_file`."""
     document = read_yaml(content, name)
-    return (*document.problems, *(accelerate_keys(document, stack) if document.values is not None else ()))
+    return (*problems(document), *(accelerate_keys(document, stack) if document.values is not None else ()))
 
 
 def check_deepspeed(content: bytes, stack: Stack, name: str = "deepspeed.json") -> tuple[Finding, ...]:
     """Findings about the keys of a DeepSpeed JSON."""
     document = read_json(content, name)
-    return (*document.problems, *(deepspeed_keys(document, stack) if document.values is not None else ()))
+    return (*problems(document), *(deepspeed_keys(document, stack) if document.values is not None else ()))
 
 
 # --- Axolotl

@@ -13,11 +13,12 @@ from typing import Any
 
 from recipegen.catalog.stack import Stack
 from recipegen.check.axolotl_lite import Verdict, capabilities, lite_axolotl
-from recipegen.check.document import Document, read_json, read_yaml
+from recipegen.check.document import problems
 from recipegen.check.keys import known_plugin
 from recipegen.check.registry import finding
 from recipegen.check.report import ValidationReport, missing
 from recipegen.check.trainer_process import TrainerProcess
+from recipegen.formats.documents import Document, read_json, read_yaml
 from recipegen.spec import Cluster, Finding, RecipegenError, Severity
 
 _TEXT_FILES = (".yaml", ".yml", ".json")
@@ -38,7 +39,7 @@ def validate_axolotl(
     """
     document = read_yaml(content, name)
     if document.values is None:
-        return ValidationReport("axolotl", False, f"{name} cannot be read", document.problems)
+        return ValidationReport("axolotl", False, f"{name} cannot be read", problems(document))
     if problem := missing(stack, "axolotl"):
         return ValidationReport("axolotl", False, problem)
     if process is None:
@@ -78,7 +79,7 @@ def validate_accelerate(
     """Accelerate's config loader, launch checks, the environment its workers get, and the plugins built from it."""
     document = read_yaml(content, name)
     if document.values is None:
-        return ValidationReport("accelerate", False, f"{name} cannot be read", document.problems)
+        return ValidationReport("accelerate", False, f"{name} cannot be read", problems(document))
     if problem := missing(stack, "accelerate"):
         return ValidationReport("accelerate", False, problem)
     deepspeed = document.values.get("distributed_type") == "DEEPSPEED"
@@ -111,7 +112,7 @@ def validate_deepspeed(
     """DeepSpeed's own configuration class, once `auto` is filled in as Transformers does."""
     document = read_json(content, name)
     if document.values is None:
-        return ValidationReport("deepspeed", False, f"{name} cannot be read", document.problems)
+        return ValidationReport("deepspeed", False, f"{name} cannot be read", problems(document))
     if problem := missing(stack, "deepspeed"):
         return ValidationReport("deepspeed", False, problem)
     fill = {

@@ -24,12 +24,11 @@ class _Entry:
 
 def _entries() -> dict[str, _Entry]:
     """The rules of both rooms by id: those on a recipe, and those on its files."""
-    from recipegen.check import check_rules
-    from recipegen.rules import all_rules
+    from recipegen.check.known import known_rules
 
-    found = {r.id: _Entry(f"{r.severity.value}, {r.family}", r.title, r.doc, r.source) for r in all_rules()}
-    files = {r.id: _Entry(f"files, {r.family}", r.title, " ".join(r.doc.split()), "") for r in check_rules().values()}
-    return dict(sorted({**found, **files}.items()))
+    return {
+        r.id: _Entry(f"{r.severity or 'files'}, {r.family}", r.title, r.doc, r.source) for r in known_rules().values()
+    }
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -50,11 +49,16 @@ def explain(what: str | None) -> None:
     if what == "fields":
         _fields()
         return
-    entries = _entries()
     if what is None:
-        for rule_id, entry in entries.items():
+        for rule_id, entry in _entries().items():
             click.echo(f"{rule_id}  {entry.kind:22} {entry.title}")
         return
+    print_rule(what)
+
+
+def print_rule(what: str) -> None:
+    """A rule with its source. Raises RecipegenError with the nearest ids where there is none of that id."""
+    entries = _entries()
     found = entries.get(what.upper())
     if found is None:
         near = difflib.get_close_matches(what.upper(), entries, n=1)

@@ -20,6 +20,7 @@ from recipegen.spec import RecipegenError
 _COMMANDS = {
     "new": "new",
     "plan": "plan",
+    "check": "check",
     "simulate": "simulate",
     "models": "models",
     "hardware": "hardware",
@@ -70,7 +71,8 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and leave the process with its exit code.
 
-    0 answered, fits or tight; 1 does not fit; 2 bad input or no answer; 130 interrupted; 3 a bug, with a log.
+    0 answered, fits or tight; 1 does not fit, errors found; 2 bad input or no answer; 130 interrupted; 3 a bug, with a
+    log.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -13,11 +13,11 @@ import click
 
 from recipegen import __version__
 from recipegen.formats.plain import to_plain as plain
-from recipegen.spec import Alternative, Decision, Estimate, Recipe, Severity, Term, Verdict
+from recipegen.spec import Alternative, Decision, Estimate, ModelSpec, Recipe, Severity, Term, Verdict
 from recipegen.spec.units import GIB, gb, gib, seconds
 
 FORMAT_VERSION = 1
-_COLOUR = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red", Verdict.UNKNOWN: "magenta"}
+COLOUR = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red", Verdict.UNKNOWN: "magenta"}
 _WIDTH = 100
 _BAR = 28
 
@@ -65,8 +65,8 @@ def as_json(decision: Decision, command: str) -> dict[str, Any]:
         "command": command,
         "verdict": decision.verdict.value,
         "recommended": decision.recommended,
-        "recipe": _recipe_json(decision.recipe),
-        "estimate": _estimate_json(decision.estimate),
+        "recipe": recipe_json(decision.recipe),
+        "estimate": estimate_json(decision.estimate),
         "reasons": dict(decision.reasons),
         "findings": [plain(f) for f in decision.findings],
         "alternatives": [_alternative_json(a) for a in decision.alternatives],
@@ -78,7 +78,8 @@ def as_json(decision: Decision, command: str) -> dict[str, Any]:
     }
 
 
-def _recipe_json(recipe: Recipe) -> dict[str, Any]:
+def recipe_json(recipe: Recipe) -> dict[str, Any]:
+    """A recipe with what follows from it: the global batch size and the label of its precision."""
     document: dict[str, Any] = plain(recipe)
     document["global_batch_size"] = recipe.global_batch_size
     document["precision"]["label"] = recipe.precision.label.value
@@ -87,7 +88,7 @@ def _recipe_json(recipe: Recipe) -> dict[str, Any]:
 
 def _alternative_json(a: Alternative) -> dict[str, Any]:
     return {
-        "recipe": _recipe_json(a.recipe),
+        "recipe": recipe_json(a.recipe),
         "verdict": a.verdict.value,
         "reason": a.reason,
         "peak_reserved_bytes": a.estimate.gpu.peak_reserved_bytes,
@@ -95,7 +96,8 @@ def _alternative_json(a: Alternative) -> dict[str, Any]:
     }
 
 
-def _estimate_json(e: Estimate) -> dict[str, Any]:
+def estimate_json(e: Estimate) -> dict[str, Any]:
+    """An estimate; units are in the names."""
     return {
         "gpu": {
             "peak_allocated_bytes": e.gpu.peak_allocated_bytes,
@@ -125,14 +127,45 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
     label = d.verdict.value.replace("_", " ").upper()
     if not d.recommended and d.verdict in (Verdict.FITS, Verdict.TIGHT):
         label += ", NOT RECOMMENDED"
-    yield click.style(label, fg=_COLOUR[d.verdict], bold=True) + f"  {_what(d)}"
+    yield click.style(label, fg=COLOUR[d.verdict], bold=True) + f"  {what(r, e, d.model)}"
     yield f"      {d.cluster.summary()}"
     if d.verdict is Verdict.DOES_NOT_FIT:
         for f in d.findings:
             if f.severity is Severity.ERROR:
                 fix = f" ({f.fix})" if f.fix.startswith("--") else ""
-                yield from _wrap(f"{f.rule} {f.reason}{fix}", "      ")
+                yield from wrap(f"{f.rule} {f.reason}{fix}", "      ")
     yield ""
+    yield from costs(r, e, d.model, verbose=verbose)
+    if verbose:
+        yield ""
+        yield click.style("Reasons", bold=True)
+        for path, reason in d.reasons.items():
+            yield from wrap(f"{path}: {reason}", "  ")
+    if d.ways_out:
+        yield ""
+        yield click.style("Ways out, cheapest first" if d.verdict is Verdict.DOES_NOT_FIT else "Instead", bold=True)
+        for way in d.ways_out:
+            yield from wrap(f"{way.said}: {way.effect}", "  ")
+    elif d.verdict is Verdict.DOES_NOT_FIT:
+        yield ""
+        yield "No way out was found among the other methods, shorter sequences and the larger boxes of the catalogue."
+    if d.alternatives:
+        yield ""
+        yield click.style("Alternatives, and why not", bold=True)
+        shown = d.alternatives if verbose else d.alternatives[:6]
+        for a in shown:
+            yield from wrap(f"{_short(a.recipe)}: {a.reason}", "  ")
+        if len(shown) < len(d.alternatives):
+            yield f"  ... and {len(d.alternatives) - len(shown)} more (-v)"
+    if d.warnings:
+        yield ""
+        yield click.style("Warnings", fg="yellow", bold=True)
+        for text in d.warnings:
+            yield from wrap(text, "  ")
+
+
+def costs(r: Recipe, e: Estimate, model: ModelSpec, *, verbose: bool = False) -> Iterator[str]:
+    """The estimate for people: memory by term, batch and time, host and disk, data."""
     yield click.style(f"GPU memory at the peak, per GPU ({e.gpu.phase.replace('_', ' ')})", bold=True)
     yield from _bars(e.gpu.terms, e.gpu.capacity_bytes)
     yield (
@@ -166,36 +199,10 @@ def _text(d: Decision, verbose: bool) -> Iterator[str]:
         f"{gb(e.host.save_peak_bytes)} while saving, of {gb(e.host.capacity_bytes)}"
     )
     yield (
-        f"  download {gb(e.disk.download_bytes)}{_licence(d)}; {e.disk.checkpoints_kept} checkpoints of "
+        f"  download {gb(e.disk.download_bytes)}{_licence(model)}; {e.disk.checkpoints_kept} checkpoints of "
         f"{gb(e.disk.checkpoint_bytes)}; {gb(e.disk.total_bytes)} in all of {gb(e.disk.capacity_bytes)}"
     )
-    yield from _data(d)
-    if verbose:
-        yield ""
-        yield click.style("Reasons", bold=True)
-        for path, reason in d.reasons.items():
-            yield from _wrap(f"{path}: {reason}", "  ")
-    if d.ways_out:
-        yield ""
-        yield click.style("Ways out, cheapest first" if d.verdict is Verdict.DOES_NOT_FIT else "Instead", bold=True)
-        for way in d.ways_out:
-            yield from _wrap(f"{way.said}: {way.effect}", "  ")
-    elif d.verdict is Verdict.DOES_NOT_FIT:
-        yield ""
-        yield "No way out was found among the other methods, shorter sequences and the larger boxes of the catalogue."
-    if d.alternatives:
-        yield ""
-        yield click.style("Alternatives, and why not", bold=True)
-        shown = d.alternatives if verbose else d.alternatives[:6]
-        for a in shown:
-            yield from _wrap(f"{_short(a.recipe)}: {a.reason}", "  ")
-        if len(shown) < len(d.alternatives):
-            yield f"  ... and {len(d.alternatives) - len(shown)} more (-v)"
-    if d.warnings:
-        yield ""
-        yield click.style("Warnings", fg="yellow", bold=True)
-        for text in d.warnings:
-            yield from _wrap(text, "  ")
+    yield from _data(r)
 
 
 def _tokens(r: Recipe) -> str:
@@ -206,11 +213,11 @@ def _tokens(r: Recipe) -> str:
     return f"up to {r.sequence_len} tokens ({lengths[0].mean:.0f} on average)"
 
 
-def _what(d: Decision) -> str:
-    r = d.recipe
-    trainable = f", {d.estimate.trainable_parameters / 1e6:,.0f}M trainable" if r.method.is_adapter else ""
+def what(r: Recipe, e: Estimate, model: ModelSpec) -> str:
+    """One line: model, method, strategy, optimizer, precision."""
+    trainable = f", {e.trainable_parameters / 1e6:,.0f}M trainable" if r.method.is_adapter else ""
     return (
-        f"{d.model.id} ({d.estimate.total_parameters / 1e9:.2f}B{trainable}), {r.method.value}, "
+        f"{model.id} ({e.total_parameters / 1e9:.2f}B{trainable}), {r.method.value}, "
         f"{r.parallelism.strategy.label}, {r.optimizer.name}, {r.precision.label.value}"
     )
 
@@ -238,13 +245,13 @@ def _bar_characters() -> tuple[str, str]:
     return "█", "·"
 
 
-def _licence(d: Decision) -> str:
-    gated = ", gated: accept the licence on the Hub first" if d.model.gated else ""
-    return f" (licence {d.model.license}{gated})"
+def _licence(model: ModelSpec) -> str:
+    gated = ", gated: accept the licence on the Hub first" if model.gated else ""
+    return f" (licence {model.license}{gated})"
 
 
-def _data(d: Decision) -> Iterator[str]:
-    for data in d.recipe.datasets:
+def _data(r: Recipe) -> Iterator[str]:
+    for data in r.datasets:
         if data.lengths is None or data.rows is None:
             yield f"  data {data.path}: {data.format.value}, not measured from here"
             continue
@@ -266,11 +273,12 @@ def _written(
     for name, kept in getattr(written, "backups", {}).items():
         yield f"  {name} was edited: your version is kept as {kept}"
     for line in validation or []:
-        yield from _wrap(line if line.startswith("not run") else f"validated: {line}", "  ")
+        yield from wrap(line if line.startswith("not run") else f"validated: {line}", "  ")
     yield f"Next: cd {folder} && ./launch.sh"
 
 
-def _wrap(text: str, indent: str) -> Iterator[str]:
+def wrap(text: str, indent: str) -> Iterator[str]:
+    """A text in lines of the usual width."""
     yield from textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "    ", break_long_words=False
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         Traffic,
         Verdict,
     )
-    from recipegen.spec.finding import Finding, Severity
+    from recipegen.spec.finding import Edit, Finding, Severity
     from recipegen.spec.kinds import AttentionMemory, LossKernel, Method, QkNorm
     from recipegen.spec.model import LinearGroup, ModelSpec, MoeSpec
     from recipegen.spec.parallelism import Parallelism, Strategy
@@ -46,7 +46,7 @@ else:
         decision="Alternative Decision WayOut",
         errors="RecipegenError",
         estimate="Collective Disk Estimate GpuMemory HostMemory Phase Term Time Traffic Verdict",
-        finding="Finding Severity",
+        finding="Edit Finding Severity",
         kinds="AttentionMemory LossKernel Method QkNorm",
         model="LinearGroup ModelSpec MoeSpec",
         parallelism="Parallelism Strategy",
@@ -67,6 +67,7 @@ __all__ = [
     "DeepSpeed",
     "Disk",
     "Dtype",
+    "Edit",
     "EnvVar",
     "Estimate",
     "Finding",

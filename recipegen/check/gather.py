@@ -1,0 +1,199 @@
+"""From a project's files to a Subject: read, assembled, estimated. Nothing is downloaded, imported or executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from recipegen.catalog import load_cluster, load_stack
+from recipegen.catalog import model as models
+from recipegen.catalog.stack import Stack
+from recipegen.check.registry import finding
+from recipegen.check.subject import Subject
+from recipegen.estimate import estimate
+from recipegen.formats import (
+    accelerate_read,
+    arguments_read,
+    axolotl_read,
+    deepspeed_read,
+    launch_read,
+    lock,
+    recipe_yaml,
+    train_json_read,
+)
+from recipegen.formats.assemble import assemble
+from recipegen.formats.assembled import Assembled, Unknown
+from recipegen.formats.reading import Reading
+from recipegen.source import Kind, Project
+from recipegen.spec import Cluster, Estimate, Finding, ModelSpec, RecipegenError, Request, Severity
+
+READERS: Mapping[Kind, Callable[[bytes, str], Reading]] = {
+    Kind.AXOLOTL: axolotl_read.read,
+    Kind.ACCELERATE: accelerate_read.read,
+    Kind.DEEPSPEED: deepspeed_read.read,
+    Kind.TRAIN_JSON: train_json_read.read,
+    Kind.ARGUMENTS: arguments_read.read,
+    Kind.SCRIPT: launch_read.read,
+    Kind.SBATCH: launch_read.read,
+}
+_OPTION = "--hardware"
+NO_HARDWARE = "hardware"  # the path of the Unknown that says so
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the command line says of the machines; empty fields are left to recipe.yaml and recipe.lock."""
+
+    hardware: str | None = None
+    nodes: int | None = None
+    network: str | None = None
+    stack: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """`problems` are findings about recipe.yaml, recipe.lock and the hardware profile that they name."""
+
+    project: Project
+    subject: Subject
+    request: Request | None = None
+    lock: lock.Lock | None = None
+    problems: tuple[Finding, ...] = ()
+
+
+def gather(project: Project, target: Target) -> Gathered:
+    """The Subject of a project. Raises RecipegenError only for what the command line itself names."""
+    problems: list[Finding] = []
+    request, locked = _intent(project, problems)
+    stack = _stack(project, target, request, locked, problems)
+    cluster, hardware = _cluster(project, target, request, locked, problems)
+    readings = {
+        name: project.scripts.get(name) or READERS[project.kinds[name]](content, name)
+        for name, content in project.files.items()
+        if project.kinds[name] in READERS
+    }
+    ordered = [readings[name] for name in sorted(readings, key=lambda name: name != project.main)]
+    assembled = assemble(ordered, stack, cluster=cluster, model=_local_model(project.folder), hardware=hardware)
+    cost, unknown = _estimate(assembled, cluster, stack)
+    if cluster is None:  # said once, with all that it needs
+        assembled = replace(assembled, unknown=tuple(u for u in assembled.unknown if _OPTION not in u.reason))
+    if unknown:
+        assembled = replace(assembled, unknown=(*assembled.unknown, unknown))
+    subject = Subject(
+        project.name, project.main, project.files, project.documents, readings, assembled, stack, cluster, cost
+    )
+    return Gathered(project, subject, request, locked, tuple(problems))
+
+
+def _intent(project: Project, problems: list[Finding]) -> tuple[Request | None, lock.Lock | None]:
+    """recipe.yaml and recipe.lock, each where it is there and can be read."""
+    request, locked = None, None
+    for name in project.of_kind(Kind.RECIPE):
+        try:
+            request = recipe_yaml.read(project.files[name], name)
+        except RecipegenError as error:
+            problems.append(_from_error(error, name, "RG702"))
+    for name in project.of_kind(Kind.LOCK):
+        try:
+            locked = lock.read(project.files[name], name)
+        except RecipegenError as error:
+            problems.append(_from_error(error, name, "RG706"))
+    return request, locked
+
+
+def _from_error(error: RecipegenError, name: str, rule: str, severity: Severity = Severity.ERROR) -> Finding:
+    """The message of an error begins with its place."""
+    where, separator, reason = str(error).partition(": ")
+    if not separator or not where.startswith(name):
+        where, reason = name, str(error)
+    return finding(rule, severity, reason, where=where)
+
+
+def _stack(
+    project: Project, target: Target, request: Request | None, locked: lock.Lock | None, problems: list[Finding]
+) -> Stack:
+    if target.stack:
+        return load_stack(target.stack)
+    for name, kind in ((request and request.stack, Kind.RECIPE), (locked and locked.stack, Kind.LOCK)):
+        if name:
+            try:
+                return load_stack(name)
+            except RecipegenError as error:
+                file = project.of_kind(kind)[0]
+                problems.append(finding("RG702", Severity.ERROR, str(error), where=_place(project, file, "stack")))
+    return load_stack(Request.stack)
+
+
+def _cluster(
+    project: Project, target: Target, request: Request | None, locked: lock.Lock | None, problems: list[Finding]
+) -> tuple[Cluster | None, str]:
+    """The machines: of the command line, else of recipe.yaml, else of recipe.lock."""
+    overrides = {**(request.hardware_overrides if request else {}), **target.overrides}
+    if target.hardware:
+        nodes, network = target.nodes or 1, target.network or "none"
+        cluster = load_cluster(target.hardware, nodes=nodes, network=network, overrides=target.overrides)
+        return cluster, target.hardware
+    if request is not None:
+        name, nodes, network, file = request.hardware, request.nodes, request.network, project.of_kind(Kind.RECIPE)[0]
+    elif locked is not None:
+        recipe, file = locked.recipe, project.of_kind(Kind.LOCK)[0]
+        name, nodes, network = recipe.hardware, recipe.parallelism.nodes, recipe.network
+    else:
+        return None, ""
+    beside = project.folder / os.path.expanduser(name)
+    profile = str(beside) if name.endswith((".yaml", ".yml")) and beside.is_file() else name
+    try:
+        cluster = load_cluster(
+            profile, nodes=target.nodes or nodes, network=target.network or network, overrides=overrides
+        )
+    except RecipegenError as error:
+        problems.append(finding("RG702", Severity.ERROR, str(error), where=_place(project, file, "hardware")))
+        return None, ""
+    return cluster, name
+
+
+def _place(project: Project, file: str, key: str) -> str:
+    document = project.documents.get(file)
+    return document.where((key,)) if document else file
+
+
+def _local_model(folder: Path) -> Callable[[str], ModelSpec | None]:
+    """Models of the catalogue, and folders with a config.json; never the Hub."""
+
+    def load(name: str) -> ModelSpec | None:
+        from recipegen.catalog import hub
+
+        if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+            return None
+        try:
+            for path in dict.fromkeys((folder / os.path.expanduser(name), Path(name).expanduser())):
+                if (path / "config.json").is_file():
+                    return hub.from_folder(path, name)
+            found = models.find(name)
+            return models.read(found) if found else None
+        except (RecipegenError, OSError, ValueError, RuntimeError):
+            return None
+
+    return load
+
+
+_LONGEST_NAME = 1024  # characters of a model's name
+
+
+def _estimate(assembled: Assembled, cluster: Cluster | None, stack: Stack) -> tuple[Estimate | None, Unknown | None]:
+    """The estimate, or why there is none where nothing else says so."""
+    if cluster is None:
+        return None, Unknown(NO_HARDWARE, "no machine is named, and an estimate needs one")
+    if assembled.recipe is None or assembled.model is None:
+        said = bool(assembled.unknown)
+        return None, None if said else Unknown(
+            "model", "the model's shape is not known here, and nothing is downloaded"
+        )
+    try:
+        return estimate(assembled.model, cluster, assembled.recipe, stack), None
+    except (RecipegenError, ValueError, ArithmeticError, LookupError) as error:
+        return None, Unknown("", f"no estimate for this combination: {' '.join(str(error).split())}")

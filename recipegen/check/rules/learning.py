@@ -1,0 +1,107 @@
+"""Will it learn what was meant: tokens without a row, roles that nobody trains, padding that is masked as the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from recipegen.check.rules.registry import Said, rule
+from recipegen.check.rules.view import View
+from recipegen.spec import Severity
+
+_CHAT = "axolotl 0.19.0, prompt_strategies/chat_template.py"
+_LLAMA3_VOCABULARY = 128_256
+# ChatTemplatePrompter.roles where a data set names none.
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
+_EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
+
+
+@rule("RG411", "data", Severity.NOTE, source="https://github.com/axolotl-ai-cloud/axolotl/issues/1570")
+def there_is_a_pad_token(view: View) -> Iterator[Said]:
+    """Llama 3 ships no pad token. Axolotl falls back to eos, which its collator bears; a loop that masks labels by the
+    pad id then masks every end of text, and the model never stops. Take a reserved token; do not add one."""
+    model = view.model
+    if model is None or model.model_type != "llama" or model.vocab_size != _LLAMA3_VOCABULARY:
+        return
+    tokens = view.fact("special_tokens")
+    if view.trainer not in ("axolotl", "arguments") or (isinstance(tokens, Mapping) and tokens.get("pad_token")):
+        return
+    if view.trainer == "arguments" and (view.raw("pad_token") or view.fact("template")):
+        return  # TRL and LLaMA-Factory were told
+    yield Said(
+        f"{model.id} has no pad token" + (": Axolotl takes eos" if view.trainer == "axolotl" else ""),
+        'special_tokens: {pad_token: "<|finetune_right_pad_id|>"}, which exists already',
+        view.where("special_tokens", "model"),
+        "special_tokens.pad_token",
+        None if view.trainer == "axolotl" else Severity.WARNING,
+    )
+
+
+@rule("RG412", "learning", Severity.WARNING, source="https://github.com/axolotl-ai-cloud/axolotl/issues/1570")
+def added_tokens_are_trained(view: View) -> Iterator[Said]:
+    """Rows of new tokens start random. An adapter on the linear layers does not train them: the embeddings (and an
+    untied head) must be in lora_modules_to_save, or the rows in peft_trainable_token_indices."""
+    if not view.has_adapter or not view.fact("added_tokens"):
+        return
+    saved = view.fact("lora_modules_to_save") or ()
+    targets = view.value("adapter.target_modules") or ()
+    if any(name in saved or name in targets for name in _EMBEDDINGS) or view.fact("peft_trainable_token_indices"):
+        return
+    yield Said(
+        f"{len(view.fact('added_tokens'))} new tokens, and nothing trains their embeddings",
+        "lora_modules_to_save: [embed_tokens, lm_head] (embed_tokens alone where they are tied)",
+        view.where("added_tokens", "tokens"),
+        "lora_modules_to_save",
+    )
+
+
+@rule("RG513", "data", Severity.WARNING, source=_CHAT)
+def the_trained_roles_occur(view: View) -> Iterator[Said]:
+    """Axolotl maps the roles of the rows (gpt becomes assistant) and trains those in roles_to_train, which it maps as
+    well. A name that is neither known nor the result of the data set's own `roles` matches no turn: all labels are
+    masked and nothing is learned, at a loss of 0 or NaN."""
+    entries = view.raw("datasets")
+    if view.trainer != "axolotl" or not isinstance(entries, list):
+        return
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or entry.get("type") != "chat_template":
+            continue
+        wanted = entry.get("roles_to_train")
+        if wanted is None:
+            continue
+        names = wanted if isinstance(wanted, list) else [wanted]
+        place = view.where(f"datasets.{index}.roles_to_train", "datasets")
+        if not names and not (entry.get("message_field_training") or entry.get("message_field_training_detail")):
+            if not view.value("train_on_inputs") and not view.raw("train_on_inputs"):
+                yield Said(
+                    "roles_to_train is empty: nothing is trained", "[assistant]", place, "datasets.roles_to_train"
+                )
+            continue
+        roles = _roles(entry.get("roles"))
+        mapped = [roles.get(str(name), str(name)) for name in names]
+        lost = [str(name) for name, role in zip(names, mapped, strict=True) if role not in roles.values()]
+        if lost and len(lost) == len(names):
+            reason = f"roles_to_train names {', '.join(lost)}, which no turn is mapped to: everything is masked"
+            yield Said(reason, f"one of {', '.join(dict.fromkeys(roles.values()))}", place, "datasets.roles_to_train")
+        elif any(role != str(name) for name, role in zip(names, mapped, strict=True)):
+            reason = f"roles_to_train {', '.join(map(str, names))} means {', '.join(mapped)}"
+            fix = f"write {', '.join(mapped)}: older versions masked everything under the alias"
+            yield Said(reason, fix, place, "datasets.roles_to_train", Severity.NOTE)
+
+
+def _roles(stated: Any) -> dict[str, str]:
+    """source -> target, from Axolotl's `roles: {target: [sources]}`."""
+    if not isinstance(stated, Mapping) or not stated:
+        return _ROLES
+    return {
+        str(source): str(target)
+        for target, sources in stated.items()
+        for source in (sources if isinstance(sources, list) else [sources])
+    }

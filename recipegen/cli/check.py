@@ -1,0 +1,166 @@
+"""`recipegen check`: what will fail, what will be dropped without a word, what it costs. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipegen.cli.options import complete, complete_hardware
+from recipegen.spec import RecipegenError
+
+if TYPE_CHECKING:
+    from recipegen.check.checking import Checked, Outcome
+
+_WIDTH = 100
+_FORMATS = ["text", "json", "github", "sarif"]
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(), metavar="PATH...")
+@click.option(
+    "--hardware",
+    metavar="NAME|FILE",
+    shell_complete=complete(complete_hardware),
+    help="The machine; else the one of recipe.yaml or recipe.lock (`recipegen hardware list`).",
+)
+@click.option("--nodes", type=click.IntRange(1, 64), help="Machines of that profile.")
+@click.option("--network", metavar="NAME", help="Between the machines: tcp-25, roce-25, roce-100, ib-hdr, ib-ndr.")
+@click.option("--stack", metavar="NAME", help="The trainers' versions.  [default: of recipe.yaml, else the newest]")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(_FORMATS),
+    default="text",
+    show_default=True,
+    help="github: annotations of a workflow; sarif: SARIF 2.1.0 for code scanning.",
+)
+@click.option("--strict", is_flag=True, help="Fail for warnings, and where no estimate can be made.")
+@click.option("--accept-tight", is_flag=True, help="Do not fail for `tight`.")
+@click.option("--explain", metavar="RULE", help="Print a rule with its source, check nothing.")
+@click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Severities and budgets.  [default: the nearest .recipegen.yaml]",
+)
+@click.option("--full", is_flag=True, help="Run all of the trainers' own validators that are installed (slow).")
+@click.option("--output", "output_file", type=click.Path(), metavar="FILE", help="Write the answer there.")
+@click.option("-v", "--verbose", is_flag=True, help="Every note, every term, which validations ran.")
+def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any) -> int:
+    """Say what will fail in any recipe before it fails: project folders, single files, or a mixture.
+
+    \b
+    Reads Axolotl YAML, Accelerate YAML, DeepSpeed JSON, arguments of the Transformers trainer, launch scripts and batch
+    files, and what `recipegen new` wrote. Nothing is downloaded, imported or executed.
+
+    \b
+    Examples:
+      recipegen check .
+      recipegen check axolotl.yaml --hardware kentino-8x-rtx-5090
+      recipegen check recipes/ --format github
+      recipegen check . && ./launch.sh
+
+    Exit code: 0 good, 1 does not fit, tight (unless --accept-tight) or any error, 2 bad input.
+    """
+    if explain:
+        from recipegen.cli.explain import print_rule
+
+        print_rule(explain)
+        return 0
+    if not paths:
+        raise click.UsageError("no PATH is given; `recipegen check .` checks this folder")
+    from recipegen.check.checking import Options
+    from recipegen.check.checking import check as check_paths
+    from recipegen.check.gather import Target
+    from recipegen.check.printers.shared import failure
+
+    options = Options(
+        target=Target(given["hardware"], given["nodes"], given["network"], given["stack"]),
+        policy_file=Path(given["policy_file"]) if given["policy_file"] else None,
+        full=given["full"],
+        strict=given["strict"],
+        accept_tight=given["accept_tight"],
+    )
+    outcome = check_paths(paths, options)
+    _answer(list(_lines(outcome, output, given["verbose"], colour=not given["output_file"])), given["output_file"])
+    if outcome.exit_code:
+        click.echo(click.style("check failed: ", fg="red", bold=True) + failure(outcome), err=True)
+    return outcome.exit_code
+
+
+def _lines(outcome: Outcome, output: str, verbose: bool, *, colour: bool) -> Iterator[str]:
+    from recipegen.check import printers
+    from recipegen.cli import show
+
+    if output == "github":
+        yield from printers.github(outcome)
+    elif output in ("json", "sarif"):
+        document = (
+            printers.sarif(outcome)
+            if output == "sarif"
+            else printers.as_json(outcome, recipe=show.recipe_json, estimate=show.estimate_json)
+        )
+        yield json.dumps(document, indent=2)
+    else:
+
+        def costs(one: Checked) -> Iterator[str]:
+            recipe, model, cost = one.subject.assembled.recipe, one.subject.assembled.model, one.subject.estimate
+            if recipe is not None and model is not None and cost is not None:
+                yield show.what(recipe, cost, model)
+                yield from show.costs(recipe, cost, model, verbose=verbose)
+
+        def paint(text: str, name: str) -> str:
+            return click.style(text, fg=name, bold=True)
+
+        for line in printers.text(outcome, costs=costs, paint=paint, wrap=_wrap, verbose=verbose):
+            yield line if colour else click.unstyle(line)
+
+
+def _wrap(text: str, indent: str) -> Iterator[str]:
+    """In lines; a path is never cut, so that it can be copied."""
+    yield from textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=" " * max(len(indent), 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _answer(lines: list[str], file: str | None) -> None:
+    """To stdout, or to a file that is there whole or not at all."""
+    text = "\n".join(lines) + "\n"
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    folder, name = os.path.split(file)
+    try:
+        if os.path.isdir(file):
+            raise RecipegenError("is a folder", where=file)
+        handle, temporary = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder or ".")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
+                stream.write(text)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise RecipegenError(f"cannot write the answer: {reason}", where=file) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -68,6 +68,7 @@ def training_memory(setup: Setup) -> GpuMemory:
         setup.symbols,
         capacity,
         habit=setup.habit,
+        typical_length=setup.typical_length,
         loading=False,
     )
 

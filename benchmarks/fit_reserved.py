@@ -13,21 +13,21 @@ import statistics
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.accuracy import training_memory
 from benchmarks.rows import Row, read_rows
 from benchmarks.score import percentile
 from benchmarks.setup import NotExpressible, Setup, understand
-from recipegen.catalog.planning import planning
+from recipegen.catalog.planning import Spread, planning
 from recipegen.estimate.lasting import LASTING
 from recipegen.estimate.memory import outside_bytes, reserved_bytes, spread_driver
 from recipegen.spec import GpuMemory, RecipegenError
 from recipegen.spec.units import GIB, MIB
 
 _STEP = 0.05
-_LARGEST = 2.0
+_LARGEST = 3.0
 _NEARLY_FULL = 0.9
 _SETUP = ("model", "method", "strategy", "gpu", "n_gpus", "seq_len", "micro_batch", "fused_ce")
 
@@ -44,6 +44,10 @@ class Pair:
     def driver(self) -> str:
         """The entry of allocator_spread that this row is one of."""
         return spread_driver(self.setup.symbols, self.setup.habit)
+
+    def logits(self, spread: Spread) -> float:
+        """The whole share of the logits."""
+        return spread.logits + spread.typical * self.setup.typical_length
 
     def predicted(self, logits: float, other: float) -> float:
         """Reserved bytes with these shares; no more than the card has."""
@@ -99,10 +103,21 @@ def second_half(row: Row) -> bool:
     return bool(zlib.crc32("|".join(getattr(row, column) for column in _SETUP).encode()) & 1)
 
 
-def fit(members: Sequence[Pair]) -> tuple[float, float]:
-    """The shares of least mean error on a grid."""
+def _error(pair: Pair, spread: Spread) -> float:
+    return pair.error(pair.logits(spread), spread.other)
+
+
+def fit(members: Sequence[Pair], used: Spread) -> Spread:
+    """The shares of least mean error on a grid: of logits and the rest, or of logits and those of a typical batch."""
     grid = [round(_STEP * i, 2) for i in range(round(_LARGEST / _STEP) + 1)]
-    return min(((a, b) for a in grid for b in grid), key=lambda ab: statistics.fmean(p.error(*ab) for p in members))
+    second = "typical" if used.typical else "other"
+    tried = (replace(used, logits=a, **{second: b}) for a in grid for b in grid)
+    return min(tried, key=lambda spread: statistics.fmean(_error(p, spread) for p in members))
+
+
+def _shares(spread: Spread) -> str:
+    typical = f", typical {spread.typical:.2f}" if spread.typical else ""
+    return f"logits {spread.logits:.2f}{typical}, other {spread.other:.2f}"
 
 
 def _driver(name: str, members: Sequence[Pair]) -> str:
@@ -110,16 +125,14 @@ def _driver(name: str, members: Sequence[Pair]) -> str:
     second = [p for p in members if second_half(p.setup.row)]
     if min(len(first), len(second)) < 2:
         return f"{name:16} {len(members)} rows, too few"
-    logits, other = fit(first)
     used = getattr(planning(), name)
-    errors = [p.error(used.logits, used.other) for p in second]
-    factors = [p.factor(used.logits, used.other) for p in members]
+    errors = [_error(p, used) for p in second]
+    factors = [p.factor(p.logits(used), used.other) for p in members]
     covered = statistics.fmean(used.low <= factor <= used.high for factor in factors)
     full = [factor for p, factor in zip(members, factors, strict=True) if p.fullness >= _NEARLY_FULL]
     nearly = f"{min(full):.2f} to {max(full):.2f} x ({len(full)} rows)" if full else "no rows"
     return (
-        f"{name:16} fitted on {len(first)}: logits {logits:.2f}, other {other:.2f}; "
-        f"in use {used.logits}, {used.other}; "
+        f"{name:16} fitted on {len(first)}: {_shares(fit(first, used))}; in use {_shares(used)}; "
         f"the other {len(second)}: median error {statistics.median(errors):.1%}, 90th percentile "
         f"{percentile(errors, 0.9):.1%}; {used.low} to {used.high} x the shares hold {covered:.0%} of {len(members)}; "
         f"on cards at least {_NEARLY_FULL:.0%} full {nearly}, in use up to {used.needed_logits}, {used.needed_other}"

@@ -56,6 +56,12 @@ class Setup:
         return "shifted_logits" if self.shifts_logits else None
 
     @property
+    def typical_length(self) -> float:
+        """Mean tokens of a row over those of the longest, from the notes (`mean 3234 tok`); 1 where it is not said."""
+        mean = self.row.note(r"mean (\d+) tok")
+        return min(1.0, float(mean) / self.recipe.sequence_len) if mean else 1.0
+
+    @property
     def offloads(self) -> bool:
         return self.layout.offload_parameters or self.layout.offload_states
 

@@ -18,6 +18,7 @@ class Spread:
     high: float
     needed_logits: float
     needed_other: float
+    typical: float = 0.0  # share of the logits of a batch of typical length, beside those of the longest
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,13 @@ def spread_driver(x: Symbols, habit: str | None = None) -> str:
     return "fsdp2" if x.fsdp else "one_gpu"
 
 
-def gpu_memory(x: Symbols, capacity_bytes: int, *, habit: str | None = None, loading: bool = True) -> GpuMemory:
+def gpu_memory(
+    x: Symbols, capacity_bytes: int, *, habit: str | None = None, typical_length: float = 1.0, loading: bool = True
+) -> GpuMemory:
     """Phases, peak and the bands on one GPU (rank 0, which holds the largest shards).
 
-    `habit`: see `spread_driver`; the trainers that are generated have none.
+    `habit`: see `spread_driver`; the trainers that are generated have none. `typical_length`: a usual batch's tokens
+    over those of the longest, for lengths that vary.
     `loading` False leaves the load phase out, for runs whose loader is not one of ours.
     """
     moments = tuple(phase for phase in phases(x) if loading or phase.name != "load")
@@ -73,6 +76,7 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, habit: str | None = None, loa
     peak = max(moments, key=lambda phase: phase.bytes)
     constants = planning()
     spread, band = constants.spread(spread_driver(x, habit)), constants.allocated_band
+    logits = spread.logits + spread.typical * typical_length
     outside = outside_bytes(x.W)
 
     def reserved(logits_share: float, other_share: float) -> int:
@@ -81,15 +85,15 @@ def gpu_memory(x: Symbols, capacity_bytes: int, *, habit: str | None = None, loa
     def allocated(share: float) -> int:
         return max(round(p[0] + (1 + share) * (p[1] + p[2])) for p in parts)
 
-    low = reserved(spread.low * spread.logits, spread.low * spread.other)
+    low = reserved(spread.low * logits, spread.low * spread.other)
     # the allocator gives blocks back before it fails: where the peak fits, it reserves no more than there is
     room = max(capacity_bytes - outside, low)
     return GpuMemory(
         phases=moments,
         peak_allocated_bytes=peak.bytes,
-        peak_reserved_bytes=min(reserved(spread.logits, spread.other), room),
-        reserved_low_bytes=reserved(spread.low * spread.logits - band, spread.low * spread.other - band),
-        reserved_high_bytes=reserved(spread.high * spread.logits + band, spread.high * spread.other + band),
+        peak_reserved_bytes=min(reserved(logits, spread.other), room),
+        reserved_low_bytes=reserved(spread.low * logits - band, spread.low * spread.other - band),
+        reserved_high_bytes=reserved(spread.high * logits + band, spread.high * spread.other + band),
         capacity_bytes=capacity_bytes,
         phase=peak.name,
         outside_bytes=outside,

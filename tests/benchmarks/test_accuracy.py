@@ -30,6 +30,7 @@ def group(s: Score, name: str) -> Group:
 @pytest.mark.parametrize(
     ("name", "median", "p90"),
     [
+        (accuracy.SINGLE_STOCK, 0.06, 0.12),
         (accuracy.SINGLE_FUSED, 0.08, 0.15),
         (accuracy.SHARDED, 0.10, 0.20),
         (f"{accuracy.OFFLOAD}, assumed fields", 0.225, 0.375),
@@ -41,10 +42,6 @@ def test_errors_are_within_the_promise(scored: Score, name: str, median: float, 
     assert found.n >= 4
     assert (found.median_abs_error or 1) <= median
     assert (found.p90_abs_error or 1) <= p90
-
-
-def test_half_of_the_single_gpu_rows_with_stock_loss_are_within_six_percent(scored: Score) -> None:
-    assert (group(scored, accuracy.SINGLE_STOCK).median_abs_error or 1) <= 0.06
 
 
 def test_rows_are_expressed_or_named(scored: Score) -> None:

@@ -14,13 +14,13 @@ from benchmarks import spelling
 from benchmarks.cards import Card, card_of
 from benchmarks.frameworks import Framework, framework
 from benchmarks.layout import Layout, layout_of
-from benchmarks.model_names import UnknownModel, model_of
 from benchmarks.precisions import precision_of
 from benchmarks.recipe import recipe_for
 from benchmarks.rows import Row
 from benchmarks.targets import adapted_expert_parameters, targets_of, trained_whole
 from recipegen.catalog import load_stack
 from recipegen.catalog.stack import Stack
+from recipegen.check.model_names import UnknownModel, model_of
 from recipegen.estimate.parameters import quantised_parameters, quantised_per_layer
 from recipegen.estimate.symbols import Symbols, symbols
 from recipegen.spec import AttentionMemory, Dtype, LossKernel, ModelSpec, Recipe

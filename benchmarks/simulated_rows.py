@@ -13,11 +13,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from benchmarks.layout import Layout
-from benchmarks.model_names import UnknownModel, model_of, words
 from benchmarks.recipe import recipe_for
 from benchmarks.setup import NotExpressible, stack
 from recipegen.catalog import load_model, model_names
 from recipegen.catalog.model_config import architecture_facts
+from recipegen.catalog.model_words import words
+from recipegen.check.model_names import UnknownModel, model_of
 from recipegen.estimate import parameters
 from recipegen.estimate.symbols import Symbols, symbols
 from recipegen.simulate import Options

@@ -1,11 +1,14 @@
-"""A YAML file somebody else wrote, read without trust: bounded, no aliases, no duplicate keys, a line for every key."""
+"""A YAML file somebody else wrote, read without trust: bounded, no duplicate keys, a line for every key.
+
+Aliases are refused, or allowed within the same bounds: what they stand for counts as if it were written out.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ MAX_SHOWN = 60  # characters of a value that an error repeats
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KeyPath = tuple[str, ...]
 _OCTAL = re.compile(r"[-+]?0[0-9_]+")
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True)
@@ -73,22 +77,29 @@ def read_mapping(path: str | Path, *, what: str) -> Document:
     return parse(_read_bytes(path, place, what), place, what=what, limits=SMALL)
 
 
-def parse(content: bytes, place: str, *, what: str = "this file", limits: Limits = LARGE) -> Document:
+def parse(
+    content: bytes, place: str, *, what: str = "this file", limits: Limits = LARGE, aliases: bool = False
+) -> Document:
     """The YAML mapping in `content`; `place` is its name and `what` the kind of file in errors (`a hardware profile`).
 
     Raises RecipegenError, with the line where there is one, for: larger than the limits, not UTF-8, broken YAML,
-    several documents, aliases, merge keys, tags, duplicate or non-text keys, whole numbers with a leading zero (octal
-    in YAML 1.1), too deep or too many values, anything but a mapping at the top.
+    several documents, aliases and merge keys (unless `aliases`), tags, duplicate or non-text keys, whole numbers with a
+    leading zero (octal in YAML 1.1), too deep or too many values, anything but a mapping at the top.
+
+    With `aliases` their values are values of their own, and `<<` merges as in PyYAML: a key that is written out wins,
+    then the first mapping of a list. Such values have the lines of their anchor.
     """
     text = _text(content, place, what, limits)
     try:
-        _check_events(text, place, limits)
+        shared = _check_events(text, place, limits, aliases)
         node = yaml.compose(text, Loader=SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             raise RecipegenError(f"{what} is a mapping of keys to values", where=place)
         lines: dict[KeyPath, int] = {}
-        _collect_lines(node, (), lines, place)
+        _collect_lines(node, (), lines, place, aliases)
         values = yaml.load(text, Loader=SafeLoader)  # noqa: S506 (it is a safe loader)
+        if shared:
+            values = _unshared(values)
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark
         where = f"{place}:{mark.line + 1}" if mark else place
@@ -120,14 +131,45 @@ def _text(content: bytes, place: str, what: str, limits: Limits) -> str:
         raise RecipegenError(f"{what} is not UTF-8 text (byte {error.start})", where=place) from None
 
 
-def _check_events(text: str, place: str, limits: Limits) -> None:
-    """Refuse what would make composing or constructing expensive. Events are read one by one, without recursion."""
+@dataclass
+class _Open:
+    """A collection whose end has not come yet, or a finished value: its anchor, values in it, levels below it."""
+
+    anchor: str | None
+    before: int
+    levels: int = 0
+
+
+def _check_events(text: str, place: str, limits: Limits, aliases: bool) -> bool:
+    """Refuse what would make composing or constructing expensive; say whether there are aliases. Events are read one by
+    one, without recursion, and an alias counts as all that it stands for."""
     depth = nodes = documents = 0
+    open_ones: list[_Open] = []
+    anchors: dict[str, tuple[int, int] | None] = {}  # name -> (values, levels); None while it is open
+    shared = False
+
+    def finished(anchor: str | None, values: int, levels: int) -> None:
+        if anchor is not None:
+            anchors[anchor] = (values, levels)
+        if open_ones:
+            open_ones[-1].levels = max(open_ones[-1].levels, levels)
+
     for event in yaml.parse(text, Loader=SafeLoader):
         mark: Any = event.start_mark
         where = f"{place}:{mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
-            raise RecipegenError("aliases (*name) are not allowed here; write the value out", where=where)
+            if not aliases:
+                raise RecipegenError("aliases (*name) are not allowed here; write the value out", where=where)
+            meant = anchors.get(str(event.anchor), (1, 0))  # one that is not there is found while composing
+            if meant is None:
+                raise RecipegenError(f"{shown(event.anchor)} is inside of what it stands for", where=where)
+            shared, nodes = True, nodes + meant[0]
+            if nodes > limits.nodes:
+                raise RecipegenError(f"more than {limits.nodes} values, with what aliases stand for", where=where)
+            if depth + meant[1] > limits.depth:
+                raise RecipegenError(f"nested deeper than {limits.depth} levels, with aliases", where=where)
+            finished(None, *meant)
+            continue
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
@@ -139,39 +181,70 @@ def _check_events(text: str, place: str, limits: Limits) -> None:
             tag = getattr(event, "tag", None)
             if tag is not None and tag != "!":
                 raise RecipegenError(f"tags are not allowed here: {shown(tag)}", where=where)
-        if isinstance(event, yaml.CollectionStartEvent):
+        if isinstance(event, yaml.ScalarEvent):
+            finished(event.anchor, 1, 0)
+        elif isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > limits.depth:
                 raise RecipegenError(f"nested deeper than {limits.depth} levels", where=where)
+            open_ones.append(_Open(event.anchor, nodes))
+            if event.anchor is not None:
+                anchors[event.anchor] = None
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+            ended = open_ones.pop()
+            finished(ended.anchor, nodes - ended.before + 1, ended.levels + 1)
+    return shared
+
+
+def _unshared(value: Any) -> Any:
+    """The same with every list and mapping an object of its own: whoever changes one changes no other."""
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    return [_unshared(item) for item in value] if isinstance(value, list) else value
 
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1 if node.start_mark is not None else 1
 
 
-def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], place: str) -> None:
+def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], place: str, merges: bool) -> None:
     lines.setdefault(path, _line(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _collect_lines(item, (*path, str(index)), lines, place)
+            _collect_lines(item, (*path, str(index)), lines, place, merges)
     if isinstance(node, yaml.ScalarNode):
         _refuse_octal(node, place)
     if not isinstance(node, yaml.MappingNode):
         return
+    for key_node, value_node in _pairs(node, place, merges):
+        inner = (*path, key_node.value)
+        lines[inner] = _line(key_node)
+        _collect_lines(value_node, inner, lines, place, merges)
+
+
+def _pairs(node: yaml.MappingNode, place: str, merges: bool) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+    """The keys and values of a mapping, then those of the mappings that it merges where none of these has the key."""
     seen: set[Hashable] = set()
+    merged: list[yaml.Node] = []
     for key_node, value_node in node.value:
         where = f"{place}:{_line(key_node)}"
+        if merges and key_node.tag == _MERGE:
+            merged[:0] = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+            continue
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
             raise RecipegenError("a key is not plain text; put it in quotes", where=where)
-        key = key_node.value
-        if key in seen:
-            raise RecipegenError(f"the key {shown(key)} stands twice", where=where)
-        seen.add(key)
-        inner = (*path, key)
-        lines[inner] = _line(key_node)
-        _collect_lines(value_node, inner, lines, place)
+        if key_node.value in seen:
+            raise RecipegenError(f"the key {shown(key_node.value)} stands twice", where=where)
+        seen.add(key_node.value)
+        yield key_node, value_node
+    for other in merged:
+        if not isinstance(other, yaml.MappingNode):
+            raise RecipegenError("<< merges mappings, and this is none", where=f"{place}:{_line(node)}")
+        for key_node, value_node in _pairs(other, place, merges):
+            if key_node.value not in seen:
+                seen.add(key_node.value)
+                yield key_node, value_node
 
 
 def _refuse_octal(node: yaml.ScalarNode, place: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from recipegen.check import file_findings, ignore, policy, rules, verification
+from recipegen.check import file_findings, fixes, ignore, policy, rules, verification, wording
 from recipegen.check.gather import NO_HARDWARE, Gathered, Target, gather
 from recipegen.check.known import known_rules
 from recipegen.check.policy import Policy
@@ -38,13 +38,15 @@ _WAYS_OUT = "see the ways out"  # which a plan lists, and a check does not
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for. `policy_file` None: the nearest .recipegen.yaml."""
+    """What the command line asks for. `policy_file` None: the nearest .recipegen.yaml. `fix`: findings get their safe
+    fixes; nothing is written here."""
 
     target: Target = field(default_factory=Target)
     policy_file: Path | None = None
     full: bool = False
     strict: bool = False
     accept_tight: bool = False
+    fix: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ def _checked(gathered: Gathered, wanted: Policy, options: Options, child: Traine
     said += ignores.problems
     said = wanted.applied(_once(said))
     kept = [f for f in said if not ignores.covers(f)]
+    if options.fix:
+        kept = list(fixes.with_edits(kept, subject))
     return Checked(
         project,
         subject,
@@ -190,13 +194,13 @@ def _estimated(subject: Subject) -> Iterator[Finding]:
     if recipe is None or model is None or cluster is None or cost is None:
         return
     try:
-        found = evaluate(recipe, model, cluster, cost, subject.stack)
+        found = evaluate(recipe, model, cluster, cost, subject.stack, generated=False)
     except RecipegenError as error:
         yield finding("RG709", Severity.NOTE, str(error), where=subject.main)
         return
     for one in found:
         fix = one.fix if one.fix != _WAYS_OUT else f"`recipegen plan --model {model.id} --hardware {cluster.name}`"
-        yield replace(one, where=one.where or _stated(subject, one), fix=fix)
+        yield wording.in_file_words(replace(one, where=one.where or _stated(subject, one), fix=fix), subject)
 
 
 def _stated(subject: Subject, found: Finding) -> str:

@@ -139,14 +139,22 @@ def _processes(p: Project) -> Iterator[Finding]:
         yield _error("RG722", p.accelerate, ("num_processes",), reason)
     if p.cluster is None:
         return
-    if processes and processes != p.cluster.world_size:
-        reason = (
-            f"num_processes is {processes}, but the cluster has {p.cluster.world_size} GPUs ({p.cluster.summary()})"
-        )
-        yield _error("RG722", p.accelerate, ("num_processes",), reason, f"write {p.cluster.world_size}")
-    if machines and machines != p.cluster.nodes:
-        reason = f"num_machines is {machines}, but the cluster has {p.cluster.nodes} nodes"
-        yield _error("RG722", p.accelerate, ("num_machines",), reason, f"write {p.cluster.nodes}")
+    have, nodes = p.cluster.world_size, p.cluster.nodes
+    wanted = p.recipe.parallelism.world_size if p.recipe else None
+    per_machine = -(-processes // (machines or 1)) if processes else 0
+    if processes and wanted and processes != wanted:
+        reason = f"num_processes is {processes}, but the recipe is for {wanted} GPUs"
+        yield _error("RG722", p.accelerate, ("num_processes",), reason, f"write {wanted}")
+    elif processes and (processes > have or per_machine > p.cluster.node.gpu_count):
+        reason = f"num_processes is {processes}, but the cluster has {have} GPUs ({p.cluster.summary()})"
+        yield _error("RG722", p.accelerate, ("num_processes",), reason, f"write {have}")
+    elif processes and processes < have:  # the others may be meant for another job
+        where = p.accelerate.where(("num_processes",))
+        reason = f"{processes} of {have} GPUs are used ({p.cluster.summary()})"
+        yield finding("RG722", Severity.NOTE, reason, where=where, field="num_processes")
+    if machines and machines > nodes:
+        reason = f"num_machines is {machines}, but the cluster has {nodes} node{'s' if nodes > 1 else ''}"
+        yield _error("RG722", p.accelerate, ("num_machines",), reason, f"write {nodes}")
 
 
 def _mesh(p: Project) -> Iterator[Finding]:
@@ -208,7 +216,10 @@ def _engines(p: Project) -> Iterator[Finding]:
 
 
 def _checkpointing(p: Project) -> Iterator[Finding]:
-    if _get(p.axolotl, "gradient_checkpointing") and _get(p.axolotl, "fsdp_config", "activation_checkpointing") is True:
+    # With offloaded activations Axolotl leaves the trainer's own checkpointing off (core/builders/base.py 0.19.0).
+    replaced = _get(p.axolotl, "activation_offloading") not in (None, False, "hidden_states")
+    both = _get(p.axolotl, "gradient_checkpointing") and _get(p.axolotl, "fsdp_config", "activation_checkpointing")
+    if both is True and not replaced:
         reason = (
             "gradient_checkpointing and fsdp_config.activation_checkpointing are both on; the trainer stops at that"
         )

@@ -77,7 +77,12 @@ def gather(project: Project, target: Target) -> Gathered:
         if project.kinds[name] in READERS
     }
     ordered = [readings[name] for name in sorted(readings, key=lambda name: name != project.main)]
-    assembled = assemble(ordered, stack, cluster=cluster, model=_local_model(project.folder), hardware=hardware)
+    taken: list[str] = []
+    find = _local_model(project.folder, taken)
+    assembled = assemble(ordered, stack, cluster=cluster, model=find, hardware=hardware)
+    place = assembled.provenance.get("model", project.main)
+    notes = (Unknown("model", reason, place) for reason in dict.fromkeys(taken))
+    assembled = replace(assembled, unknown=(*assembled.unknown, *notes))
     cost, unknown = _estimate(assembled, cluster, stack)
     if cluster is None:  # said once, with all that it needs
         assembled = replace(assembled, unknown=tuple(u for u in assembled.unknown if _OPTION not in u.reason))
@@ -161,8 +166,11 @@ def _place(project: Project, file: str, key: str) -> str:
     return document.where((key,)) if document else file
 
 
-def _local_model(folder: Path) -> Callable[[str], ModelSpec | None]:
-    """Models of the catalogue, and folders with a config.json; never the Hub."""
+def _local_model(folder: Path, taken: list[str]) -> Callable[[str], ModelSpec | None]:
+    """Folders with a config.json, models of the catalogue, and shapes that are known by name; never the Hub.
+
+    What makes a shape another than that of the file's own name goes to `taken`, a line each.
+    """
 
     def load(name: str) -> ModelSpec | None:
         from recipegen.catalog import hub
@@ -174,13 +182,35 @@ def _local_model(folder: Path) -> Callable[[str], ModelSpec | None]:
                 if (path / "config.json").is_file():
                     return hub.from_folder(path, name)
             found = models.find(name)
-            return models.read(found) if found else None
+            if found:
+                return models.read(found)
         except (RecipegenError, OSError, ValueError, RuntimeError):
             return None
+        return _known_name(name, taken)
 
     return load
 
 
+def _known_name(name: str, taken: list[str]) -> ModelSpec | None:
+    """The shape of a model that is known by its name, or by that of the model it has its shape from."""
+    from recipegen.check.model_names import UnknownModel, model_of
+
+    try:
+        known = model_of(name, exact=True)
+    except UnknownModel as error:
+        if error.silent:
+            return None
+        raise RecipegenError(error.reason) from None
+    spec = known.spec
+    if spec.id.casefold() != name.casefold():
+        taken.append(f"shape of {spec.id} taken for {name}" + (f" ({known.derived})" if known.derived else ""))
+    taken.extend(f"shape of {spec.id}: {' '.join(note.split())}" for note in known.notes)
+    stored = _STORED.get(known.quantised or "", known.quantised)
+    return replace(spec, quantization=stored) if stored else spec
+
+
+# Words of bitsandbytes' formats, which load as they are stored.
+_STORED = {"nf4": "nf4", "bnb": "nf4", "4bit": "nf4", "8bit": "int8", "int8": "int8"}
 _LONGEST_NAME = 1024  # characters of a model's name
 
 

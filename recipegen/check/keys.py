@@ -19,6 +19,15 @@ from recipegen.spec import Finding, Severity
 
 PLUGIN_PACKAGE = "axolotl.integrations."
 _DATASET_LISTS = ("datasets", "test_datasets")
+# Words that Accelerate takes in any case (FullyShardedDataParallelPlugin.__post_init__, accelerate 1.13.0), and up to
+# which number, counted from 1, it takes a number instead.
+_FSDP_WORDS: Mapping[str, int] = {
+    "sharding_strategy": 5,
+    "reshard_after_forward": 5,
+    "backward_prefetch": 2,
+    "state_dict_type": 3,
+    "auto_wrap_policy": 0,
+}
 
 
 def check_axolotl(content: bytes, stack: Stack, name: str = "axolotl.yaml") -> tuple[Finding, ...]:
@@ -125,7 +134,8 @@ def accelerate_keys(document: Document, stack: Stack) -> Iterator[Finding]:
     table, values = stack.accelerate_keys(), document.values or {}
     schema = Schema(_accelerate_schema(table), {}, {})
     for problem in schemas.walk(schema, values):
-        yield _accelerate_finding(problem, document, schema, stack.other_names("accelerate"))
+        if not _fsdp_word(problem, values, table):
+            yield _accelerate_finding(problem, document, schema, stack.other_names("accelerate"))
     for key in table["required"]:
         if values.get(key) is None:
             yield finding(
@@ -162,6 +172,22 @@ def _accelerate_schema(table: Mapping[str, Any]) -> dict[str, Any]:
         "forbid": ["top"],
         "prefixes": {},
     }
+
+
+def _fsdp_word(problem: Problem, values: Mapping[str, Any], table: Mapping[str, Any]) -> bool:
+    """Whether Accelerate takes the value all the same: a word in another case, or its number."""
+    if problem.kind not in (Kind.ENUM, Kind.TYPE) or len(problem.path) != 2 or problem.path[0] != "fsdp_config":
+        return False
+    key = problem.path[1].removeprefix("fsdp_")
+    raw = values["fsdp_config"].get(problem.path[1])
+    if key not in _FSDP_WORDS or isinstance(raw, bool) or not isinstance(raw, (int, str)):
+        return False
+    kinds = table["sections"]["fsdp_config"]["keys"][f"fsdp_{key}"]
+    words = [word for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, dict)
+             for word in kind["enum"]]  # fmt: skip
+    if isinstance(raw, str) and not raw.isdecimal():
+        return raw.upper() in words
+    return str(raw) in map(str, range(1, _FSDP_WORDS[key] + 1))
 
 
 def _accelerate_finding(problem: Problem, document: Document, schema: Schema, other: Mapping[str, str]) -> Finding:

@@ -1,12 +1,14 @@
-"""`recipegen check`: what will fail, what will be dropped without a word, what it costs. Changes nothing."""
+"""`recipegen check`: what will fail, what will be dropped without a word, what it costs. Only --fix changes files."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from recipegen.cli.options import complete, complete_hardware
 from recipegen.spec import RecipegenError
 
 if TYPE_CHECKING:
-    from recipegen.check.checking import Checked, Outcome
+    from recipegen.check.checking import Checked, Options, Outcome
 
 _WIDTH = 100
 _FORMATS = ["text", "json", "github", "sarif"]
@@ -52,6 +54,9 @@ _FORMATS = ["text", "json", "github", "sarif"]
     help="Severities and budgets.  [default: the nearest .recipegen.yaml]",
 )
 @click.option("--full", is_flag=True, help="Run all of the trainers' own validators that are installed (slow).")
+@click.option("--fix", is_flag=True, help="Show the safe fixes as a diff, write them, check again.")
+@click.option("--diff", "diff_only", is_flag=True, help="Show the safe fixes as a diff, write nothing.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask on a terminal.")
 @click.option("--output", "output_file", type=click.Path(), metavar="FILE", help="Write the answer there.")
 @click.option("-v", "--verbose", is_flag=True, help="Every note, every term, which validations ran.")
 def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any) -> int:
@@ -66,6 +71,7 @@ def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any
       recipegen check .
       recipegen check axolotl.yaml --hardware kentino-8x-rtx-5090
       recipegen check recipes/ --format github
+      recipegen check . --fix
       recipegen check . && ./launch.sh
 
     Exit code: 0 good, 1 does not fit, tight (unless --accept-tight) or any error, 2 bad input.
@@ -88,15 +94,61 @@ def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any
         full=given["full"],
         strict=given["strict"],
         accept_tight=given["accept_tight"],
+        fix=given["fix"] or given["diff_only"],
     )
     outcome = check_paths(paths, options)
-    _answer(list(_lines(outcome, output, given["verbose"], colour=not given["output_file"])), given["output_file"])
+    fixed: dict[str, Any] = {}
+    if options.fix:
+        outcome, fixed = _fixed(paths, options, outcome, output, given)
+    lines = list(_lines(outcome, output, given["verbose"], fixed, colour=not given["output_file"]))
+    _answer(lines, given["output_file"])
     if outcome.exit_code:
         click.echo(click.style("check failed: ", fg="red", bold=True) + failure(outcome), err=True)
     return outcome.exit_code
 
 
-def _lines(outcome: Outcome, output: str, verbose: bool, *, colour: bool) -> Iterator[str]:
+def _fixed(
+    paths: Sequence[str], options: Options, outcome: Outcome, output: str, given: dict[str, Any]
+) -> tuple[Outcome, dict[str, Any]]:
+    """Show the fixes, write them unless only the diff is asked for or the answer is no, and check again.
+
+    The diff is part of the answer: before the rest of a text, inside of the JSON; else it goes to stderr.
+    """
+    from recipegen.check.checking import check as check_paths
+    from recipegen.project import fixing
+
+    fixes = fixing.collect(outcome)
+    ask = given["fix"] and not given["diff_only"] and not given["yes"] and _on_a_terminal()
+    aside = output != "text" or given["output_file"] is not None
+
+    def say(text: str) -> None:
+        if not aside or output != "json" or ask:
+            click.echo(text, err=aside)
+
+    if fixes.changes:
+        say(fixes.diff.rstrip("\n"))
+    else:
+        say("nothing to fix: no finding has a fix that is safe to make without you")
+    for found, why in fixes.left:
+        say(f"not fixed: {found.where}: {found.reason} ({why})")
+    wanted = bool(fixes.changes) and not given["diff_only"]
+    if wanted and ask and not click.confirm("Write these changes?", default=True, err=True):
+        click.echo("nothing was written", err=True)
+        wanted = False
+    if wanted:
+        fixing.write(fixes)
+        files = ", ".join(change.shown for change in fixes.changes)
+        say(f"fixed {len(fixes.made)} finding{'s'[: len(fixes.made) - 1]} in {files}")
+        outcome = check_paths(paths, replace(options, fix=False))
+    say("")
+    return outcome, fixing.as_json(fixes, written=wanted)
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdin is not None and sys.stderr is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _lines(outcome: Outcome, output: str, verbose: bool, fixed: dict[str, Any], *, colour: bool) -> Iterator[str]:
     from recipegen.check import printers
     from recipegen.cli import show
 
@@ -106,7 +158,7 @@ def _lines(outcome: Outcome, output: str, verbose: bool, *, colour: bool) -> Ite
         document = (
             printers.sarif(outcome)
             if output == "sarif"
-            else printers.as_json(outcome, recipe=show.recipe_json, estimate=show.estimate_json)
+            else {**printers.as_json(outcome, recipe=show.recipe_json, estimate=show.estimate_json), **fixed}
         )
         yield json.dumps(document, indent=2)
     else:

@@ -21,6 +21,7 @@ _COMMANDS = {
     "new": "new",
     "plan": "plan",
     "check": "check",
+    "import": "import_",
     "simulate": "simulate",
     "models": "models",
     "hardware": "hardware",
@@ -39,7 +40,7 @@ class _Commands(click.Group):
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
-        command: click.Command = getattr(importlib.import_module(f"recipegen.cli.{module}"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"recipegen.cli.{module}"), module)
         return command
 
     def resolve_command(

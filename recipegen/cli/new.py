@@ -60,7 +60,7 @@ def new(name: str, output: str, force: bool, output_format: str, verbose: bool, 
     written: list[str] = []
     validation: list[str] = []
     if decision.verdict in (Verdict.FITS, Verdict.TIGHT):
-        validation, doubts = _validate(render(localize(decision, folder.absolute())), decision)
+        validation, doubts = validate(render(localize(decision, folder.absolute())), decision)
         decision = replace(decision, warnings=(*decision.warnings, *doubts))
         written = create(decision, folder, force=force)
     show.decision(
@@ -79,7 +79,7 @@ def _trainers() -> TrainerProcess:
     return process
 
 
-def _validate(files: dict[str, bytes], decision: Decision) -> tuple[list[str], list[str]]:
+def validate(files: dict[str, bytes], decision: Decision) -> tuple[list[str], list[str]]:
     """What was validated, and its warnings; an error is a key that was passed on, or a bug of ours."""
     from recipegen.check import validate_project
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,12 @@ def decision(
     folder: Path | None = None,
     written: list[str] | None = None,
     validation: list[str] | None = None,
+    between: Iterable[str] = (),
 ) -> None:
-    """Print it; one line on stderr when the exit code is not 0, warnings on stderr for JSON."""
+    """Print it, with the lines `between` before what was written.
+
+    One line on stderr when the exit code is not 0, warnings on stderr for JSON.
+    """
     if output == "json":
         document = as_json(decision, command)
         if command == "new":
@@ -49,10 +53,16 @@ def decision(
     else:
         for line in _text(decision, verbose):
             click.echo(line)
+        for line in between:
+            click.echo(line)
         for line in _written(decision, folder, written, validation):
             click.echo(line)
+    complain(decision)
+
+
+def complain(decision: Decision) -> None:
+    """The one line on stderr that every non-zero exit has."""
     if exit_code(decision) == 1:
-        # The one line that every non-zero exit has.
         reason = next((f.reason for f in decision.findings if f.severity is Severity.ERROR), "nothing fits")
         click.echo(click.style("does not fit: ", fg="red", bold=True) + reason, err=True)
 

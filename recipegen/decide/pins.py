@@ -16,7 +16,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from recipegen.spec import Adapter, DeepSpeed, Fsdp, Launch, Recipe, RecipegenError
+from recipegen.estimate.parameters import unsaved_modules
+from recipegen.spec import Adapter, DeepSpeed, Fsdp, Launch, Method, Recipe, RecipegenError
 from recipegen.spec import cluster as _cluster
 from recipegen.spec import data as _data
 from recipegen.spec import parallelism as _parallelism
@@ -31,6 +32,7 @@ _DERIVED = (
     "launch.bf16_capable",
     "parallelism.nodes",
     "parallelism.gpus_per_node",
+    "parallelism.ep",
     "attention_memory",
     "fsdp.layer_class",
     "dequantize",
@@ -110,6 +112,9 @@ _TRAINER_SPELLINGS = {
     "lora_alpha": "adapter.alpha",
     "lora_dropout": "adapter.dropout",
     "lora_target_modules": "adapter.target_modules",
+    "lora_modules_to_save": "adapter.modules_to_save",
+    "modules_to_save": "adapter.modules_to_save",
+    "quantize_moe_experts": "quantised_experts",
     "peft_use_dora": "adapter.use_dora",
     "peft_use_rslora": "adapter.use_rslora",
     "lr_scheduler": "schedule.scheduler",
@@ -231,6 +236,8 @@ def parse(path: str, value: Any) -> Any:
         raise _bad(path, value, "a share below 1, or rows above 1 (Axolotl reads 1 as all of the data)")
     if path in _CHOICES and parsed not in _CHOICES[path]:
         raise _bad(path, value, "one of " + ", ".join(_CHOICES[path]))
+    if path == "adapter.modules_to_save" and unsaved_modules(parsed):
+        raise _bad(path, value, "of embed_tokens and lm_head")
     if isinstance(parsed, str) and any(ord(c) < 32 for c in parsed):
         raise _bad(path, value, "text on one line")
     return parsed
@@ -308,7 +315,10 @@ def read_pins(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply(recipe: Recipe, pins: Mapping[str, Any]) -> Recipe:
-    """The recipe with every pin in force; a pin into a group that the recipe lacks is left out."""
+    """The recipe with every pin in force; a pin into a group that the recipe lacks is left out, and so are quantised
+    experts without a quantised base, which Axolotl refuses (check_quantize_moe_experts)."""
+    if recipe.method is not Method.QLORA and "quantised_experts" in pins:
+        pins = {path: value for path, value in pins.items() if path != "quantised_experts"}
     if not pins:
         return recipe
     by_group: dict[str, dict[str, Any]] = {}

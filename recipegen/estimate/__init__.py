@@ -7,6 +7,7 @@ formulas, what they were checked against and what they leave out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from recipegen.estimate.dataset_size import training_data
@@ -40,16 +41,19 @@ def estimate(
     that remembers, for a search that asks for the same more than once.
     """
     x = symbols(model, recipe, stack, triton=cluster.gpu.triton)
+    whole = x
+    if recipe.parallelism.ep > 1:  # every host reads all experts, and a checkpoint has them all
+        whole = symbols(model, replace(recipe, parallelism=replace(recipe.parallelism, ep=1)), stack)
     gpu = memory(x, cluster.gpu.memory_bytes)
     data = training_data(recipe)
     travel = moves(x, cluster)
     return Estimate(
         gpu=gpu,
-        host=host_memory(x, recipe, model, cluster),
-        disk=disk(x, recipe, model, cluster, data),
+        host=host_memory(whole, recipe, model, cluster),
+        disk=disk(whole, recipe, model, cluster, data),
         traffic=Traffic(tuple(m for m in travel.all if m.bytes_per_step)),
         time=step_time(x, recipe, cluster, travel, data),
         verdict=gpu.verdict,
-        total_parameters=x.shape.N,
-        trainable_parameters=x.n_t,
+        total_parameters=whole.shape.N,
+        trainable_parameters=whole.n_t + whole.narrow,
     )

@@ -315,6 +315,22 @@ def _adapted_experts(model: ModelSpec, targets: Sequence[str], r: int) -> int:
     return count
 
 
+def saved_copies(model: ModelSpec, modules: Sequence[str]) -> int:
+    """Parameters of the copies that train whole beside an adapter (`modules_to_save`): of the embeddings and the head.
+
+    A tied head is copied on its own (peft 0.20.0 ModulesToSaveWrapper; ensure_weight_tying is not switched on). Other
+    names count as nothing: `unsaved_modules` names them.
+    """
+    names = {name.rpartition(".")[2] for name in modules}
+    bias = model.vocab_size if model.head_bias and _HEAD in names else 0
+    return len(names & {_EMBEDDING, _HEAD}) * embedding(model) + bias
+
+
+def unsaved_modules(modules: Sequence[str]) -> tuple[str, ...]:
+    """The names of `modules_to_save` whose copies are not counted."""
+    return tuple(name for name in modules if name.rpartition(".")[2] not in (_EMBEDDING, _HEAD))
+
+
 # --- quantisation
 
 

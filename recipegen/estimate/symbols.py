@@ -15,7 +15,7 @@ Bytes of one element
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -157,6 +157,8 @@ class Symbols:
     loss_compiled: bool
     attention: AttentionMemory
     deepspeed: DeepSpeed | None
+    #: trained copies of modules count in n and n_t by their bytes; this many parameters more than that
+    narrow: int = 0
     #: parameters outside the decoder that a full fine-tune leaves as they are
     frozen: int = 0
     #: bytes per element of the largest tensor while an optimizer steps tensor by tensor
@@ -334,12 +336,18 @@ class Symbols:
 
 def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = True) -> Symbols:
     """The numbers of a recipe. `triton`: the GPU can run the compiled (chunked) loss."""
-    x = shape(model)
     par, pre = recipe.parallelism, recipe.precision
+    if par.ep > 1 and model.moe is not None:  # of the experts, each rank has its own
+        model = replace(model, moe=replace(model.moe, num_experts=-(-model.moe.num_experts // par.ep)))
+    x = shape(model)
+    if recipe.quantised_experts:
+        packed_all = parameters.quantised_parameters(model, experts=True)
+        x = replace(x, Q=packed_all, Q_l=parameters.quantised_per_layer(model, experts=True))
     strategy = par.strategy
     full = recipe.method is Method.FULL
     adapter = recipe.adapter
     n = 0 if full or adapter is None else _adapter_parameters(model, adapter.target_modules, adapter.r)
+    saved = 0 if full or adapter is None else parameters.saved_copies(model, adapter.modules_to_save)
     frozen = model.extra_parameters if full and recipe.freeze_vision else 0
     n_t = x.N - frozen if full else n
     facts = stack.optimizer(recipe.optimizer.name)
@@ -352,7 +360,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
     sharding = strategy.is_fsdp or strategy in (Strategy.ZERO3_CPU, Strategy.ZERO3_NVME)
     own_loss = model.own_loss and recipe.trainer == "axolotl"  # train.py makes the loss itself
     o = facts.state_bytes_per_parameter(pre.states) + (pre.compensation.bytes if pre.compensation else 0.0)
-    return Symbols(
+    found = Symbols(
         shape=x,
         strategy=strategy,
         full=full,
@@ -417,3 +425,8 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         packed_qkv=model.fused_qkv,
         paged_states=facts.paged,
     )
+    if not saved:
+        return found
+    width = 1.0 if embeddings else found.c / found.t  # copies keep the model's dtype (peft casts adapters alone)
+    more = round(saved * min(width, 1.0))
+    return replace(found, n=found.n + more, n_t=found.n_t + more, narrow=saved - more)

@@ -42,8 +42,10 @@ def engine(draft: Draft) -> str:
 def layout(draft: Draft, kind: str) -> Parallelism:
     """The mesh. Raises Blocked, with the numbers in the reason, when it does not multiply to the world size."""
     nodes, gpus = _machines(draft)
+    tp, cp, ep = (draft.take(f"parallelism.{name}", 1) for name in ("tp", "cp", "ep"))
+    if ep > 1:
+        gpus = _expert_parallel(draft, kind, nodes, gpus, ep)
     world = nodes * gpus
-    tp, cp = draft.take("parallelism.tp", 1), draft.take("parallelism.cp", 1)
     rest = max(world // (tp * cp), 1)
     sharding = draft.fact("fsdp_sharding_strategy")
     if kind == "fsdp" and sharding != "NO_SHARD":
@@ -59,12 +61,29 @@ def layout(draft: Draft, kind: str) -> Parallelism:
         replicate = draft.values.get("parallelism.dp_replicate", rest)
         shard = draft.values.get("parallelism.dp_shard", 1)
     try:
-        mesh = Parallelism(strategy, nodes, gpus, replicate, shard, tp, cp)
+        mesh = Parallelism(strategy, nodes, gpus, replicate, shard, tp, cp, ep)
     except ValueError as error:
         draft.block("parallelism", str(error), "parallelism.dp_shard", "parallelism.gpus_per_node")
         raise Blocked from None
     _settle(draft, strategy, replicate, shard)
     return mesh
+
+
+def _expert_parallel(draft: Draft, kind: str, nodes: int, gpus: int, ep: int) -> int:
+    """GPUs per node. Axolotl stops unless the processes are ep x dp_shard x tp x cp (ExpertParallelPlugin), so without
+    a count of processes they are as many. Raises Blocked for what is not counted: experts split beside other axes."""
+    path = "parallelism.ep"
+    if kind != "none" or any(draft.take(f"parallelism.{name}", 1) > 1 for name in ("tp", "cp", "dp_shard")):
+        draft.block(path, f"expert_parallel_size {ep} beside another way of sharding: what a rank holds is not counted")
+        raise Blocked
+    if nodes * gpus != ep:
+        if draft.states("parallelism.gpus_per_node") or ep % nodes or ep > nodes * gpus:
+            draft.block(path, f"expert_parallel_size {ep} on {nodes * gpus} processes, which Axolotl refuses")
+            raise Blocked
+        gpus = ep // nodes
+        draft.note(path, f"{ep} processes: with expert_parallel_size {ep} Axolotl refuses any other count")
+    draft.note(path, f"expert_parallel_size {ep}: sending tokens to the experts of other ranks is not in the traffic")
+    return gpus
 
 
 def _settle(draft: Draft, strategy: Strategy, replicate: int, shard: int) -> None:

@@ -15,7 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from recipegen.estimate.parameters import default_targets, dense_layers, is_pattern, linear_modules, unknown_targets
+from recipegen.estimate.parameters import (
+    default_targets,
+    dense_layers,
+    is_pattern,
+    linear_modules,
+    unknown_targets,
+    unsaved_modules,
+)
 from recipegen.formats.assemble_draft import Blocked, Draft
 from recipegen.spec import (
     Adapter,
@@ -77,7 +84,18 @@ def adapter(draft: Draft, method: Method, mesh: Parallelism, fsdp_version: int |
         use_rslora=draft.take("adapter.use_rslora"),
         use_dora=draft.take("adapter.use_dora"),
         fused_kernels=draft.take("adapter.fused_kernels", automatic),
+        modules_to_save=_saved(draft),
     )
+
+
+def _saved(draft: Draft) -> tuple[str, ...]:
+    """Modules that are trained whole in copies; only those of embeddings and head are counted."""
+    path = "adapter.modules_to_save"
+    saved: tuple[str, ...] = tuple(draft.take(path, ()))
+    unknown = unsaved_modules(saved)
+    if unknown:
+        draft.block(path, f"{', '.join(unknown)} trained whole beside the adapter: only embed_tokens and lm_head are")
+    return saved
 
 
 def _targets(draft: Draft) -> tuple[str, ...]:
@@ -156,7 +174,7 @@ def precision(draft: Draft, method: Method, mesh: Parallelism, optimizer: str, a
     if method is Method.FULL and base in (Dtype.NF4, Dtype.INT8):
         draft.block("precision.parameters", "quantised weights without an adapter: nothing could be trained")
         raise Blocked
-    as_method = Method.QLORA if int8 else method
+    as_method = Method.QLORA if int8 or base is Dtype.NF4 else method
     loaded = Dtype.NF4 if as_method is Method.QLORA else base
     if loaded is None:
         loaded = draft.stack.load_dtype(trainer, mesh.strategy, method)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from recipegen.catalog.bounded_yaml import shown
@@ -16,10 +17,6 @@ def _on(value: Any) -> bool:
     return bool(value)
 
 
-def _several(value: Any) -> bool:
-    return isinstance(value, int) and value > 1
-
-
 # fact -> (Recipe field it belongs to, when, reason). {} stands for the fact's value.
 _STOPS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
     "rl": ("method", _on, "rl: {} keeps a second model or generates text, which no recipe describes"),
@@ -28,11 +25,8 @@ _STOPS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
     "foreign_adapter": ("adapter", _on, "adapter {} is neither lora nor qlora: what it trains is not known"),
     "finetuning_type": ("method", lambda v: v not in _FINETUNINGS, "finetuning_type {}: what it trains is not known"),
     "stage": ("method", lambda v: v not in _TRAININGS, "stage {} is not a plain fine-tune, which a recipe describes"),
-    "unfrozen_parameters": ("method", _on, "unfrozen_parameters trains a part of the model, which no recipe describes"),
-    "lora_modules_to_save": ("adapter", _on, "lora_modules_to_save trains {} in full beside the adapter"),
     "lora_rank_pattern": ("adapter.r", _on, "lora_rank_pattern gives modules ranks of their own; a recipe has one"),
     "peft_layer_replication": ("adapter", _on, "peft_layer_replication repeats layers, which no recipe describes"),
-    "quantize_moe_experts": ("precision", _on, "quantize_moe_experts: experts in 4 bits are not counted yet"),
     "gptq": ("precision", _on, "a GPTQ base: its sizes are not known"),
     "qat": ("precision", _on, "qat keeps fake-quantised copies of the weights, which no recipe describes"),
     "layer_offloading": ("activation_offloading", _on, "layer_offloading moves weights in and out; no recipe says so"),
@@ -42,7 +36,6 @@ _STOPS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
         "ple_cpu_offload keeps embeddings on the host; no recipe says so",
     ),
     "selective_checkpointing": ("activation_checkpointing", _on, "selective_checkpointing: a recipe recomputes all"),
-    "expert_parallel_size": ("parallelism", _several, "expert_parallel_size {}: a recipe's mesh has no such axis"),
     "bnb_4bit_quant_type": ("precision", lambda v: v != "nf4", "a {} base: only nf4 is counted"),
 }
 # The same for what leaves memory within the estimate, or changes other numbers only.
@@ -71,6 +64,19 @@ _NOTES: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
 }
 
 
+_ROWS = re.compile(r"\[[0-9]*(?::[0-9]*)?\]$")
+# No groups and few repetitions: what a file says must not make the match of a name of fifty characters slow.
+_PLAIN = re.compile(r"[\w.^$\[\]-]{0,100}(?:[*+?][\w.^$\[\]-]{0,100}){0,3}")
+_TEXT = ("self_attn.q_proj", "mlp.down_proj", "input_layernorm")  # of every layer; one stands for its neighbours
+_TOWERS = (
+    "model.visual.blocks.0.attn.proj.weight",
+    "model.vision_tower.encoder.layers.0.self_attn.q_proj.weight",
+    "model.vision_embedder.proj.weight",
+    "model.audio_tower.layers.0.self_attn.q_proj.weight",
+    "model.multi_modal_projector.linear_1.weight",
+)
+
+
 def limits(draft: Draft) -> None:
     """Say what no recipe can say of these files."""
     for table, tell in ((_STOPS, draft.block), (_NOTES, draft.note)):
@@ -79,7 +85,45 @@ def limits(draft: Draft) -> None:
             if value is not None and when(value):
                 tell(path, reason.replace("{}", shown(value)), name)
     _plugins(draft)
+    _unfrozen(draft)
     _images(draft)
+
+
+def _unfrozen(draft: Draft) -> None:
+    """Patterns that name the whole text decoder and nothing else train what `freeze_vision` leaves.
+
+    Axolotl matches them from the start of a parameter's name, with dots taken literally but for `.+` (utils/freeze.py);
+    a range of rows behind a pattern (`[:32000]`) trains a part of what it names.
+    """
+    patterns, model = draft.fact("unfrozen_parameters"), draft.model_spec
+    if not patterns or model is None:
+        return
+    above = model.layers_path.rpartition(".")[0]
+    ends = (0, model.num_hidden_layers - 1)
+    text = [f"{model.layers_path}.{layer}.{part}.weight" for layer in ends for part in _TEXT]
+    text += [f"{above}.embed_tokens.weight", f"{above}.norm.weight"]
+    text += [] if model.tie_word_embeddings else ["lm_head.weight"]
+    trained = _matches(patterns, text)
+    if not all(trained):
+        reason = "unfrozen_parameters trains a part of the text model, which no recipe describes"
+        draft.block("method", reason, "unfrozen_parameters")
+    elif model.is_multimodal and any(_matches(patterns, _TOWERS)):
+        reason = "unfrozen_parameters reaches into the vision tower: how much of it is trained is not known"
+        draft.block("freeze_vision", reason, "unfrozen_parameters")
+    elif model.is_multimodal and draft.values.get("method") is None:
+        draft.values["freeze_vision"] = True
+        draft.provenance["freeze_vision"] = draft.where("unfrozen_parameters")
+
+
+def _matches(patterns: Sequence[str], names: Sequence[str]) -> list[bool]:
+    found: list[re.Pattern[str]] = []
+    for pattern in patterns:
+        try:
+            if _PLAIN.fullmatch(pattern) and not _ROWS.search(pattern):
+                found.append(re.compile(re.sub(r"\.(?!\+)", r"\\.", pattern)))
+        except (re.error, RecursionError, OverflowError):
+            continue
+    return [any(pattern.match(name) for pattern in found) for name in names]
 
 
 def _plugins(draft: Draft) -> None:

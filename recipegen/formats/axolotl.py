@@ -17,6 +17,7 @@ from recipegen.spec import Dtype, LossKernel, Method, ModelSpec, Recipe, Recipeg
 
 OUTPUT_DIR = "./outputs"
 PREPARED_PATH = "./prepared"
+EXPERT_PARALLEL_PLUGIN = "axolotl.integrations.expert_parallel.ExpertParallelPlugin"
 LIGER_PLUGIN = "axolotl.integrations.liger.LigerPlugin"
 DEEPSPEED_FILE = "deepspeed.json"
 
@@ -34,6 +35,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "peft_use_rslora": ("adapter.use_rslora",),
     "peft_use_dora": ("adapter.use_dora",),
     "lora_mlp_kernel": ("adapter.fused_kernels",),
+    "lora_modules_to_save": ("adapter.modules_to_save",),
+    "quantize_moe_experts": ("quantised_experts",),
     "datasets": ("datasets",),
     "val_set_size": ("val_set_size",),
     "chat_template": ("chat_template",),
@@ -133,7 +136,7 @@ def _reasons(written: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str
 
 def values(recipe: Recipe) -> dict[str, Any]:
     """The keys of axolotl.yaml in order, without passthrough."""
-    return {
+    written = {
         **_model(recipe),
         **_adapter(recipe),
         **_data(recipe),
@@ -143,6 +146,10 @@ def values(recipe: Recipe) -> dict[str, Any]:
         **_engine(recipe),
         **_host(recipe),
     }
+    if recipe.parallelism.ep > 1:
+        written["plugins"] = [*written.get("plugins", ()), EXPERT_PARALLEL_PLUGIN]
+        written["expert_parallel_size"] = recipe.parallelism.ep
+    return written
 
 
 def _model(recipe: Recipe) -> dict[str, Any]:
@@ -156,6 +163,8 @@ def _model(recipe: Recipe) -> dict[str, Any]:
         result["model_quantization_config_kwargs"] = {"dequantize": True}
     if recipe.freeze_vision:
         result["freeze_mm_modules"] = True
+    if recipe.quantised_experts:
+        result["quantize_moe_experts"] = True
     return result
 
 
@@ -166,6 +175,7 @@ def _adapter(recipe: Recipe) -> dict[str, Any]:
     if adapter is None:
         return {}
     fused = adapter.fused_kernels
+    saved = {"lora_modules_to_save": list(adapter.modules_to_save)} if adapter.modules_to_save else {}
     return {
         "adapter": recipe.method.value,
         # Both are written: Axolotl accepts `adapter: lora` with a 4-bit base, and a reader should not have to know.
@@ -182,6 +192,7 @@ def _adapter(recipe: Recipe) -> dict[str, Any]:
         "lora_qkv_kernel": fused,
         "lora_o_kernel": fused,
         "lora_embedding_kernel": fused and "embed_tokens" in adapter.target_modules,
+        **saved,
     }
 
 

@@ -130,6 +130,7 @@ class Keys:
         self._values: dict[str, Any] = {}
         self._provenance: dict[str, str] = {}
         self._facts: dict[str, Any] = {}
+        self._fact_places: dict[str, str] = {}
         self._legacy: dict[str, str] = {}
         self._problems: list[Problem] = []
         self._open((), values)
@@ -195,12 +196,15 @@ class Keys:
         """`read`, stated as a fact."""
         found = self.read(key, convert)
         if found is not None:
-            self._facts[name] = found
+            self.note(name, found, key)
         return found
 
-    def note(self, name: str, value: Any) -> None:
-        """A fact that follows from several keys."""
+    def note(self, name: str, value: Any, *keys: str) -> None:
+        """A fact that follows from `keys`; the first of them that is written stands for it."""
         self._facts[name] = value
+        key = next((key for key in keys if self.has(key)), None)
+        if key is not None:
+            self._fact_places[name] = self.where(key)
 
     def take(self, *keys: str) -> None:
         """These keys are understood; nothing more is to be said of them."""
@@ -248,6 +252,7 @@ class Keys:
             values=self._values,
             provenance=self._provenance,
             facts=self._facts,
+            fact_provenance=self._fact_places,
             passthrough=dict(_left(self._file, (), self._taken)),
             legacy=self._legacy,
             problems=tuple(self._problems),

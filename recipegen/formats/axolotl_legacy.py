@@ -137,7 +137,7 @@ def _sharding(keys: Keys, word: str) -> None:
     if _number(keys.raw("fsdp_version")) == 2 and word not in _OF_VERSION_2:
         keys.problem("fsdp", f"{word} is of FSDP1; with fsdp_version 2 the trainer stops at it")
     elif keys.stated_fact("fsdp_sharding_strategy") is None:
-        keys.note("fsdp_sharding_strategy", word.upper())
+        keys.note("fsdp_sharding_strategy", word.upper(), "fsdp_config.sharding_strategy", "fsdp")
         if keys.raw("fsdp_config.reshard_after_forward") is None:
             keys.put("fsdp_config.reshard_after_forward", word in _RESHARDS, "fsdp")
 

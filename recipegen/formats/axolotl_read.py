@@ -46,6 +46,7 @@ _FSDP_VERSIONS = (1, 2)
 _NEEDS_NODES = ("NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _INTEGRATIONS = "axolotl.integrations."
 _LIGER = "liger.LigerPlugin"
+_EXPERT_PARALLEL = "expert_parallel.ExpertParallelPlugin"
 _CUT = "cut_cross_entropy.CutCrossEntropyPlugin"
 
 
@@ -74,6 +75,8 @@ def read(content: bytes, name: str) -> Reading:
     for fact in FACTS:
         if not fact.plugin or fact.plugin in plugins:
             keys.fact(fact.name, fact.key, fact.kind)
+    if _EXPERT_PARALLEL in plugins:
+        keys.value("parallelism.ep", "expert_parallel_size", to.at_least(1))
     return keys.reading()
 
 
@@ -93,7 +96,7 @@ def _adapters(keys: Keys) -> None:
     kernels = {name: keys.read(f"lora_{name}_kernel", to.boolean) for name in _LORA_KERNELS}
     if adapter not in ("lora", "qlora"):
         if adapter is not None:
-            keys.note("foreign_adapter", adapter)
+            keys.note("foreign_adapter", adapter, "adapter")
             keys.problem("adapter", f"adapter: {shown(adapter)} is neither lora nor qlora")
         elif four or eight:
             key = "load_in_4bit" if four else "load_in_8bit"
@@ -108,15 +111,18 @@ def _adapters(keys: Keys) -> None:
     keys.value("adapter.use_dora", "peft_use_dora", to.boolean)
     if keys.raw("lora_target_modules") == "all-linear":
         keys.take("lora_target_modules")
-        keys.note("lora_all_linear", True)
+        keys.note("lora_all_linear", True, "lora_target_modules")
     else:
         targets = keys.read("lora_target_modules", to.text_or_texts)
         if targets:
             keys.state("adapter.target_modules", targets, "lora_target_modules")
+    saved = keys.read("lora_modules_to_save", to.texts)
+    if saved:
+        keys.state("adapter.modules_to_save", saved, "lora_modules_to_save")
     stated = [name for name, on in kernels.items() if on is not None]
     if stated:  # one of them, be it false, keeps Axolotl from switching all four on
         on = tuple(name for name in stated if kernels[name])
-        keys.note("lora_kernels", on)
+        keys.note("lora_kernels", on, f"lora_{(on or stated)[0]}_kernel")
         keys.state("adapter.fused_kernels", bool(on), f"lora_{(on or stated)[0]}_kernel")
 
 
@@ -129,14 +135,15 @@ def _precision(keys: Keys) -> None:
     on["fp8"] = keys.raw("fp8") is True
     keys.take("bf16", "float32")
     if keys.raw("bf16") == "auto":
-        keys.note("bf16_auto", True)
+        keys.note("bf16_auto", True, "bf16")
     bf16 = not on["fp16"] if auto else on["bf16"]
     mixed = "fp8" if on["fp8"] else "bf16" if bf16 else "fp16" if on["fp16"] else "no"
     eight = keys.raw("load_in_8bit") is True
     load = "bf16" if bf16 or on["bfloat16"] else "fp16" if eight or on["fp16"] or on["float16"] else "fp32"
     if stated:
-        keys.note("mixed_precision", mixed)
-        keys.note("load_dtype", load)
+        decides = [name for name in stated if keys.raw(name)] + stated
+        keys.note("mixed_precision", mixed, *decides)
+        keys.note("load_dtype", load, *decides)
         compute = {"bf16": "bf16", "fp8": "bf16", "no": load}.get(mixed, mixed)
         if compute in _DTYPES:
             keys.state("precision.compute", _DTYPES[compute], stated[0])
@@ -149,7 +156,7 @@ def _precision(keys: Keys) -> None:
         keys.state("precision.parameters", _DTYPES[load], stated[0])
     if keys.raw("tf32") == "auto":
         keys.take("tf32")
-        keys.note("tf32_auto", True)
+        keys.note("tf32_auto", True, "tf32")
     else:
         keys.value("tf32", "tf32", to.boolean)
 
@@ -181,7 +188,7 @@ def _working_set(keys: Keys) -> None:
     if kind in ("legacy", "disk", "hidden_states"):
         keys.take("activation_offloading")
         keys.state("activation_offloading", True, "activation_offloading")
-        keys.note("activation_offloading_kind", kind)
+        keys.note("activation_offloading_kind", kind, "activation_offloading")
         if kind == "hidden_states":  # check_hidden_states_offloading
             keys.state("activation_checkpointing_reentrant", False, "activation_offloading")
     else:
@@ -222,7 +229,7 @@ def _loss(keys: Keys, plugins: frozenset[str]) -> None:
         names = ("rope", "rms_norm", "rms_norm_gated", "layer_norm", "glu_activation", "cross_entropy")
         kernels = tuple(name for name in names if keys.read(f"liger_{name}", to.boolean))
         if kernels:
-            keys.note("liger_kernels", kernels)
+            keys.note("liger_kernels", kernels, f"liger_{kernels[0]}")
     if _CUT in plugins:
         cut = keys.read("cut_cross_entropy", to.boolean)
         if cut or not keys.has("cut_cross_entropy"):  # listing the plugin switches it on
@@ -236,13 +243,13 @@ def _engine(keys: Keys) -> None:
     if isinstance(deepspeed, dict):
         keys.take("deepspeed")
         if deepspeed:
-            keys.note("deepspeed_config", deepspeed)
+            keys.note("deepspeed_config", deepspeed, "deepspeed")
     else:
         keys.fact("deepspeed_config_file", "deepspeed", to.text)
     if not uses_fsdp(keys):
-        keys.note("engine", "deepspeed" if deepspeed else "none")
+        keys.note("engine", "deepspeed" if deepspeed else "none", "deepspeed")
         return
-    keys.note("engine", "fsdp")
+    keys.note("engine", "fsdp", "fsdp_config", "fsdp")
     if not isinstance(keys.raw("fsdp_config"), (dict, type(None))):
         keys.read("fsdp_config", to.mapping)
     version = keys.read("fsdp_version", to.whole)
@@ -280,7 +287,7 @@ def _logger(keys: Keys) -> None:
     on = tuple(name for name, value in stated.items() if value)
     first = next((name for name in on if name in _RECIPE_LOGGERS), None)
     if len(on) > 1 or (on and first is None):
-        keys.note("loggers", on)
+        keys.note("loggers", on, places[on[0]])
     if first:
         keys.state("saving.logger", first, places[first])
     elif any(value is not None for value in stated.values()):
@@ -294,14 +301,14 @@ def _every(keys: Keys, what: str, per_epoch: str) -> None:
     steps, often = keys.read(steps_key, to.number), keys.read(per_epoch, to.at_least(0))
     strategy = keys.read(strategy_key, to.text)
     if often is not None:
-        keys.note(per_epoch, often)
+        keys.note(per_epoch, often, per_epoch)
     if often == 1:
         keys.state(field, None, per_epoch)
     elif often:
         return
     elif steps and steps > 0:
         if steps < 1:
-            keys.note(f"{what}_steps_share", steps)
+            keys.note(f"{what}_steps_share", steps, steps_key)
         elif steps == int(steps):
             keys.state(field, int(steps), steps_key)
         else:
@@ -309,4 +316,4 @@ def _every(keys: Keys, what: str, per_epoch: str) -> None:
     elif strategy == "epoch":
         keys.state(field, None, strategy_key)
     elif strategy is not None:
-        keys.note(strategy_key, strategy)
+        keys.note(strategy_key, strategy, strategy_key)

@@ -1,7 +1,8 @@
 """A YAML or JSON file that somebody else wrote, as values and lines, or as the problem that says why it cannot be read.
 
-Both readers are bounded alike (catalog/bounded_yaml.py: 1 MiB, 20 levels, 100,000 values), so whoever walks what they
-return may recurse. Nothing in a file raises.
+Both readers are bounded alike (catalog/bounded_yaml.py: 1 MiB, 20 levels, 100,000 values with what aliases stand for),
+so whoever walks what they return may recurse. Nothing in a file raises. Anchors, aliases and merge keys (`<<`) are read
+as the trainers read them.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class Document:
         return Document(self.name, found if isinstance(found, Mapping) else {}, lines)
 
 
-def read(content: bytes, name: str) -> Document:
+def read(content: bytes, name: str, *, aliases: bool = True) -> Document:
     """JSON for a name that ends in `.json`, else YAML: as Accelerate and Transformers choose."""
-    return (read_json if name.endswith(".json") else read_yaml)(content, name)
+    return read_json(content, name) if name.endswith(".json") else read_yaml(content, name, aliases=aliases)
 
 
-def read_yaml(content: bytes, name: str) -> Document:
+def read_yaml(content: bytes, name: str, *, aliases: bool = True) -> Document:
     """A YAML mapping, bounded; see catalog/bounded_yaml.py for what is refused."""
     try:
-        located = bounded_yaml.parse(content, name, limits=LIMITS)
+        located = bounded_yaml.parse(content, name, limits=LIMITS, aliases=aliases)
     except RecipegenError as error:
         return _unreadable(name, str(error))
     if not all(map(_encodable, _texts(located.values))):

@@ -33,13 +33,14 @@ def apply(content: bytes, name: str, edits: Iterable[Edit]) -> bytes:
     """`content` after the edits, each made on the result of the one before; `name` decides between JSON and YAML.
 
     Raises RecipegenError with file and line, and changes nothing, when the file cannot be read or an edit cannot be
-    made safely: no such key, a key that is there already, `? key` notation, a text that reads back differently.
+    made safely: no such key, a key that is there already, `? key` notation, a text that reads back differently; and
+    for a file with aliases, where one place of the text is several of the values.
     """
     edits = tuple(edits)
     most = min(MAX_EDITS, max(1, MAX_WORK // max(1, len(content))))
     if len(edits) > most:
         raise RecipegenError(f"{len(edits)} edits of one file; at most {most} are made at once", where=name)
-    document = documents.read(content, name)
+    document = documents.read(content, name, aliases=False)
     if document.values is None:
         reason, where = (document.problem.reason, document.problem.where) if document.problem else ("not read", name)
         raise RecipegenError(reason, where=where)
@@ -62,7 +63,7 @@ def _edited(text: str, document: Document, edit: Edit, newline: str) -> tuple[st
         page = Page(text, tree(text, is_json=is_json), is_json, newline)
         changed = spliced(text, splices(page, edit, values))
         for candidate in _endings(text, changed):
-            reread = documents.read(candidate.encode("utf-8"), name)
+            reread = documents.read(candidate.encode("utf-8"), name, aliases=False)
             if reread.values is not None and same(reread.values, expected):
                 return candidate, reread
     except (Unsafe, RecipegenError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:

@@ -27,9 +27,7 @@ _DECIDE = {
     "saves_per_epoch": "--set save_steps=...",
     "evals_per_epoch": "--set eval_steps=...",
     "expert_parallel_size": "",
-    # each needs memory that the estimate would not see
-    "lora_modules_to_save": "",
-    "quantize_moe_experts": "",
+    # needs memory that the estimate would not see
     "eval_batch_size": "",
 }
 # Places that launch.sh knows by name.

@@ -47,7 +47,11 @@ def unsupported(recipe: Recipe) -> list[tuple[str, str]]:
     """(Recipe field, why) for everything that train.py does not do. Empty: it can run the recipe."""
     mesh, adapter = recipe.parallelism, recipe.adapter
     checks = [
-        (mesh.tp > 1 or mesh.cp > 1, "parallelism", "train.py shards and replicates only; it has no tp or cp"),
+        (
+            max(mesh.tp, mesh.cp, mesh.ep) > 1,
+            "parallelism",
+            "train.py shards and replicates only; it has no tp, cp or ep",
+        ),
         (recipe.activation_offloading, "activation_offloading", "train.py does not offload activations"),
         (recipe.loss_kernel is LossKernel.CUT, "loss_kernel", "train.py has no cut cross entropy"),
         (recipe.saving.save_only_model, "saving.save_only_model", "train.py saves what a resume needs"),
@@ -61,6 +65,12 @@ def unsupported(recipe: Recipe) -> list[tuple[str, str]]:
             recipe.schedule.scheduler not in SCHEDULERS,
             "schedule.scheduler",
             f"train.py does not know {recipe.schedule.scheduler!r}; it knows {', '.join(SCHEDULERS)}",
+        ),
+        (recipe.quantised_experts, "quantised_experts", "train.py does not quantise experts"),
+        (
+            adapter is not None and bool(adapter.modules_to_save),
+            "adapter.modules_to_save",
+            "train.py trains adapters only",
         ),
         (recipe.dequantize not in (None, "mxfp4"), "dequantize", f"train.py cannot load {recipe.dequantize} weights"),
         (

@@ -31,11 +31,17 @@ class _Plan:
     files: list[str]
 
 
-def write_file(path: Path, content: bytes, *, executable: bool = False) -> None:
-    """Create `path`, which must not exist (nor be a link), and get its bytes onto the disk."""
+def write_file(path: Path, content: bytes, *, executable: bool = False, mode: int | None = None) -> None:
+    """Create `path`, which must not exist (nor be a link), and get its bytes onto the disk.
+
+    Its permissions are `mode`, from the first moment never more than that; None leaves them to the umask.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags, 0o777 if executable else 0o666)
+    usual = 0o777 if executable else 0o666
+    descriptor = os.open(path, flags, usual if mode is None else usual & mode)
     with os.fdopen(descriptor, "wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -69,11 +75,15 @@ def replace_files(
     *,
     moves: Mapping[str, str],
     removals: Iterable[str],
+    modes: Mapping[str, int] | None = None,
 ) -> None:
-    """Put `files` into an existing `folder`, after moving `moves` (old name -> new name) and deleting `removals`."""
+    """Put `files` into an existing `folder`, after moving `moves` (old name -> new name) and deleting `removals`.
+
+    `modes` are the permissions of files that keep theirs, by name.
+    """
     plan = _Plan(dict(moves), sorted(removals), list(files))
     staged = {**files, _PLAN: json.dumps(asdict(plan)).encode("utf-8")}
-    stage = _stage(folder, _STAGE, staged, executable)
+    stage = _stage(folder, _STAGE, staged, executable, modes)
     try:
         os.rename(stage, folder / JOURNAL)  # the commit
     except BaseException:
@@ -124,14 +134,20 @@ def _read_plan(journal: Path) -> _Plan:
     return _Plan(moves, removals, files)
 
 
-def _stage(parent: Path, prefix: str, files: Mapping[str, bytes], executable: Iterable[str]) -> Path:
+def _stage(
+    parent: Path,
+    prefix: str,
+    files: Mapping[str, bytes],
+    executable: Iterable[str],
+    modes: Mapping[str, int] | None = None,
+) -> Path:
     """A new folder in `parent` with all files on the disk; removed again when that fails."""
     marked = frozenset(executable)
     stage = parent / f"{prefix}{secrets.token_hex(6)}"
     os.mkdir(stage)
     try:
         for name, content in files.items():
-            write_file(stage / name, content, executable=name in marked)
+            write_file(stage / name, content, executable=name in marked, mode=(modes or {}).get(name))
         sync_folder(stage)
     except BaseException:
         shutil.rmtree(stage, ignore_errors=True)

@@ -10,7 +10,13 @@ from recipegen.rules.registry import Context, rule
 from recipegen.spec import Severity
 
 
-@rule("RG501", "data", Severity.WARNING, source="axolotl 0.19.0: excess_length_strategy drops with an INFO line")
+@rule(
+    "RG501",
+    "data",
+    Severity.WARNING,
+    source="axolotl 0.19.0: excess_length_strategy drops with an INFO line",
+    field="sequence_len",
+)
 def few_rows_are_lost_to_length(context: Context) -> Iterator[tuple[str, str]]:
     """Rows longer than the sequence are dropped (completion rows are cut into pieces). Above 1% of the rows or tokens
     it is worth knowing, above 5% worth a longer sequence."""

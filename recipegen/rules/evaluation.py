@@ -14,8 +14,10 @@ def evaluate_recipe(recipe: Recipe, model: ModelSpec, cluster: Cluster, stack: S
 
 
 def evaluate(
-    recipe: Recipe, model: ModelSpec, cluster: Cluster, estimate: Estimate, stack: Stack
+    recipe: Recipe, model: ModelSpec, cluster: Cluster, estimate: Estimate, stack: Stack, *, generated: bool = True
 ) -> tuple[Finding, ...]:
-    """Every finding about a priced recipe, in the order of the rule ids."""
-    context = Context(recipe, model, cluster, stack, estimate)
-    return tuple(f for rule in all_rules() for f in rule.check(context))
+    """Every finding about a priced recipe, in the order of the rule ids. `generated` False: it was read from files
+    that somebody else wrote, so what recipegen merely does not write itself is no finding."""
+    context = Context(recipe, model, cluster, stack, estimate, generated)
+    asked = [rule for rule in all_rules() if generated or not rule.generated_only]
+    return tuple(f for rule in asked for f in rule.check(context))

@@ -26,7 +26,7 @@ def updates_survive_rounding(context: Context) -> Iterator[tuple[str, str]]:
         )
 
 
-@rule("RG402", "learning", Severity.WARNING, source=_TEST)
+@rule("RG402", "learning", Severity.WARNING, source=_TEST, field="optimizer.weight_decay")
 def weight_decay_does_something(context: Context) -> Iterator[tuple[str, str]]:
     """`p *= 1 - lr * wd` on a bf16 weight changes nothing while lr x wd is below about 2e-3, and compensation does not
     cover it."""

@@ -23,7 +23,7 @@ def parameters_do_not_cross_a_slow_network(context: Context) -> Iterator[tuple[s
         )
 
 
-@rule("RG602", "checkpoint", Severity.WARNING, source="catalog/stacks/*/optimizers.yaml")
+@rule("RG602", "checkpoint", Severity.WARNING, source="catalog/stacks/*/optimizers.yaml", field="optimizer.name")
 def resume_of_the_optimizer_was_tested(context: Context) -> Iterator[tuple[str, str]]:
     """Resuming is proven by equal losses and gradient norms against an uninterrupted run; the stack's table says for
     which optimizers that was done."""
@@ -58,7 +58,13 @@ def nvme_offload_is_a_last_resort(context: Context) -> Iterator[tuple[str, str]]
         )
 
 
-@rule("RG604", "safety", Severity.WARNING, source="https://huggingface.co/docs/transformers/custom_models")
+@rule(
+    "RG604",
+    "safety",
+    Severity.WARNING,
+    source="https://huggingface.co/docs/transformers/custom_models",
+    field="trust_remote_code",
+)
 def code_of_the_model_is_not_run(context: Context) -> Iterator[tuple[str, str]]:
     """trust_remote_code runs Python from the model's repository on every rank, with your rights."""
     if context.recipe.trust_remote_code:

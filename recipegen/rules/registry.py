@@ -12,13 +12,18 @@ from recipegen.spec import Cluster, Estimate, Finding, ModelSpec, Recipe, Severi
 
 @dataclass(frozen=True)
 class Context:
-    """What a rule may look at. `estimate` is None for the rules that are asked before anything is estimated."""
+    """What a rule may look at. `estimate` is None for the rules that are asked before anything is estimated.
+
+    `generated` False: the recipe was read from files that somebody else wrote. What was merely never run, or is not
+    what recipegen would choose, is then no error.
+    """
 
     recipe: Recipe
     model: ModelSpec
     cluster: Cluster
     stack: Stack
     estimate: Estimate | None = None
+    generated: bool = True
 
     @property
     def costs(self) -> Estimate:
@@ -37,13 +42,26 @@ class Shortage:
     available_bytes: int
 
 
-Said = str | tuple[str, str] | Shortage
+@dataclass(frozen=True)
+class Milder:
+    """A reason that is less severe than the rule usually is."""
+
+    reason: str
+    fix: str
+    severity: Severity
+
+
+Said = str | tuple[str, str] | Shortage | Milder
 Check = Callable[[Context], Iterable[Finding]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`needs_estimate` False: the recipe alone is enough, so a candidate can be rejected before it is priced."""
+    """`needs_estimate` False: the recipe alone is enough, so a candidate can be rejected before it is priced.
+
+    `generated_only`: the rule keeps what recipegen writes to what it knows; it says nothing of a file that somebody
+    else wrote, which may well run.
+    """
 
     id: str
     family: str
@@ -53,15 +71,24 @@ class Rule:
     source: str
     needs_estimate: bool
     check: Check
+    generated_only: bool = False
 
 
 _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    rule_id: str, family: str, severity: Severity, *, source: str, needs_estimate: bool = False
+    rule_id: str,
+    family: str,
+    severity: Severity,
+    *,
+    source: str,
+    needs_estimate: bool = False,
+    generated_only: bool = False,
+    field: str = "",
 ) -> Callable[[Callable[[Context], Iterable[Said]]], Check]:
-    """Register a check. It yields a reason, a (reason, fix) pair, or a Shortage with its numbers."""
+    """Register a check. It yields a reason, a (reason, fix) pair, a Shortage with its numbers, or something Milder.
+    `field` is the Recipe field that is to blame, where it is one."""
 
     def register(function: Callable[[Context], Iterable[Said]]) -> Check:
         doc = " ".join((function.__doc__ or "").split())
@@ -69,18 +96,20 @@ def rule(
 
         def check(context: Context) -> Iterable[Finding]:
             for said in function(context):
-                if isinstance(said, str):
-                    said = Shortage(said, "", 0, 0)
-                elif isinstance(said, tuple):
-                    said = Shortage(*said, 0, 0)
-                yield Finding(
-                    rule_id, severity, family, said.reason, said.fix, source,
-                    required_bytes=said.required_bytes, available_bytes=said.available_bytes,
-                )  # fmt: skip
+                if isinstance(said, Shortage):
+                    yield Finding(
+                        rule_id, severity, family, said.reason, said.fix, source, field,
+                        required_bytes=said.required_bytes, available_bytes=said.available_bytes,
+                    )  # fmt: skip
+                elif isinstance(said, Milder):
+                    yield Finding(rule_id, said.severity, family, said.reason, said.fix, source, field)
+                else:
+                    reason, fix = (said, "") if isinstance(said, str) else said
+                    yield Finding(rule_id, severity, family, reason, fix, source, field)
 
         if rule_id in _RULES:
             raise ValueError(f"two rules are called {rule_id}")
-        _RULES[rule_id] = Rule(rule_id, family, severity, title, doc, source, needs_estimate, check)
+        _RULES[rule_id] = Rule(rule_id, family, severity, title, doc, source, needs_estimate, check, generated_only)
         all_rules.cache_clear()
         return check
 

@@ -34,6 +34,12 @@ def _unsupported(recipe: Recipe) -> str:
         return f"{ranks.strategy.label} (DeepSpeed's engine needs real devices)"
     if ranks.tp > 1 or ranks.cp > 1:
         return f"tensor and context parallelism (tp {ranks.tp}, cp {ranks.cp})"
+    if ranks.ep > 1:
+        return f"expert parallelism (ep {ranks.ep})"
+    if recipe.quantised_experts:
+        return "experts in 4 bits"
+    if recipe.adapter and recipe.adapter.modules_to_save:
+        return f"{', '.join(recipe.adapter.modules_to_save)} trained whole beside the adapter"
     if recipe.fsdp and recipe.fsdp.offload_params:
         return "FSDP2 with parameters offloaded to the host"
     if recipe.activation_offloading:

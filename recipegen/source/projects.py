@@ -16,6 +16,7 @@ from typing import Any
 from recipegen.formats import documents, launch_read
 from recipegen.formats.documents import Document
 from recipegen.formats.reading import Reading
+from recipegen.source import beside
 from recipegen.source.classify import Kind, classify, is_document
 from recipegen.source.files import Limits, Reader, Refused, Skipped, SourceFile
 
@@ -33,6 +34,7 @@ _NAMING: Mapping[Kind, tuple[tuple[str, ...], ...]] = {
 class Project:
     """One recipe's files. `files` are by their names as seen from `folder`; `shown` are their paths as a person gave
     them. `main` is the trainer's own file, "" when there is none. `documents` and `scripts` are what was read of them.
+    Files of kind OTHER lie beside them: what source/beside.py took of the model's and the checkpoint's folders.
     """
 
     name: str
@@ -212,22 +214,30 @@ class _Grouping:
                 if other not in members and other not in mains and self.kinds[other] is not Kind.OTHER:
                     members[other] = name.removeprefix("./") if other.parent != folder else other.name
                     waiting.append(other)
-        files = self.reader.files
-        shown = str(Path(files[paths[0]].shown).parent)
+        files = {called: self.reader.files[path] for path, called in members.items()}
+        own = self.reader.files
+        shown = str(Path(own[paths[0]].shown).parent)
         scripts_only = main is None and len(paths) > 1
-        alone = main is not None and len(mains) == 1 and not any(files[path].explicit for path in paths)
-        name = shown if (alone or scripts_only) and shown != "." else files[main or paths[0]].shown
+        alone = main is not None and len(mains) == 1 and not any(own[path].explicit for path in paths)
+        name = shown if (alone or scripts_only) and shown != "." else own[main or paths[0]].shown
+        documents = {
+            called: Document(called, document.values, document.lines, document.problem)
+            for path, called in members.items()
+            if (document := self.documents.get(path)) is not None
+        }
+        scripts = {called: self.scripts[path] for path, called in members.items() if path in self.scripts}
+        near = beside.collect(folder, documents.values(), scripts.values())
+        near = {called: content for called, content in near.items() if called not in files}
         return Project(
             name=name,
             folder=folder,
             main=main.name if main else "",
-            files={called: files[path].content for path, called in members.items()},
-            kinds={called: self.kinds[path] for path, called in members.items()},
-            shown={called: files[path].shown for path, called in members.items()},
-            documents={
-                called: Document(called, document.values, document.lines, document.problem)
-                for path, called in members.items()
-                if (document := self.documents.get(path)) is not None
+            files={**{called: file.content for called, file in files.items()}, **near},
+            kinds={**{called: self.kinds[path] for path, called in members.items()}, **dict.fromkeys(near, Kind.OTHER)},
+            shown={
+                **{called: file.shown for called, file in files.items()},
+                **{called: os.path.normpath(os.path.join(shown, called)) for called in near},
             },
-            scripts={called: self.scripts[path] for path, called in members.items() if path in self.scripts},
+            documents=documents,
+            scripts=scripts,
         )

@@ -64,9 +64,10 @@ class Parallelism:
     dp_shard: int = 1
     tp: int = 1
     cp: int = 1
+    ep: int = 1  # expert parallelism: DDP ranks among which the experts are split; it multiplies to no world size
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "gpus_per_node", "dp_replicate", "dp_shard", "tp", "cp"):
+        for name in ("nodes", "gpus_per_node", "dp_replicate", "dp_shard", "tp", "cp", "ep"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number of 1 or more")
@@ -91,6 +92,8 @@ class Parallelism:
                 "FSDP2 hybrid shard needs dp_replicate and dp_shard of 2 or more, "
                 f"but they are {self.dp_replicate} and {self.dp_shard}"
             )
+        if self.ep > 1 and (s is not Strategy.DDP or self.ep != self.world_size):
+            raise ValueError(f"experts are split over all ranks of DDP, but ep is {self.ep} of {self.world_size} ranks")
         if s.is_deepspeed and self.dp_replicate != 1:
             raise ValueError(f"{s.label} partitions over all ranks, but dp_replicate is {self.dp_replicate}")
 

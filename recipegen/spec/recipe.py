@@ -24,6 +24,7 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     fused_kernels: bool = False  # Axolotl's lora_*_kernel (Triton)
+    modules_to_save: tuple[str, ...] = ()  # trained whole beside the adapter, in copies: embed_tokens, lm_head
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class Recipe:
     seed: int = 42
     dequantize: str | None = None  # how the published weights are quantised; they are loaded in bf16 (mxfp4)
     freeze_vision: bool = False  # a full fine-tune of a multimodal model trains the text decoder only
+    quantised_experts: bool = False  # the fused experts of a 4-bit base are 4-bit too (Axolotl's quantize_moe_experts)
     passthrough: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property

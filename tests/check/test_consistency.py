@@ -80,14 +80,20 @@ def test_the_right_total_is_no_contradiction() -> None:
 @pytest.mark.parametrize(
     ("accelerate", "said"),
     [
-        ({"num_processes": 4}, "the cluster has 8 GPUs"),
-        ({"num_processes": 8, "num_machines": 2}, "the cluster has 1 nodes"),
+        ({"num_processes": 16}, "the cluster has 8 GPUs"),
+        ({"num_processes": 8, "num_machines": 2}, "the cluster has 1 node"),
     ],
 )
 def test_process_counts_against_the_cluster(accelerate: dict[str, Any], said: str) -> None:
     found = check(AXOLOTL, {**LAUNCH, **accelerate})
     assert errors(found) == [("RG722", "accelerate.yaml")]
     assert said in found[0].reason
+
+
+def test_a_job_may_use_some_of_the_gpus() -> None:
+    found = check(AXOLOTL, {**LAUNCH, "num_processes": 4})
+    assert [(f.rule, f.severity) for f in found] == [("RG722", Severity.NOTE)]
+    assert "4 of 8 GPUs" in found[0].reason
 
 
 def test_processes_must_divide_by_machines() -> None:
@@ -127,6 +133,8 @@ def test_activation_checkpointing_twice() -> None:
     config = {**AXOLOTL, **FSDP, "gradient_checkpointing": True}
     config["fsdp_config"] = {"activation_checkpointing": True}
     assert errors(check(config, LAUNCH)) == [("RG725", "axolotl.yaml")]
+    assert errors(check({**config, "activation_offloading": True}, LAUNCH)) == []  # the trainer's own is off
+    assert errors(check({**config, "activation_offloading": "hidden_states"}, LAUNCH)) == [("RG725", "axolotl.yaml")]
 
 
 def test_a_file_that_is_named_and_not_there() -> None:

@@ -177,7 +177,7 @@ def test_in_a_free_form_map_it_stays_a_string() -> None:
         (b"a: [1\n", "not valid YAML"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b"- 1\n- 2\n", "a mapping of keys to values"),
-        (b"a: &x [1]\nb: *x\n", "aliases"),
+        (b"a: &x [*x]\n", "inside of what it stands for"),
         (b"a: !!python/object/apply:os.system ['true']\n", "tags are not allowed"),
     ],
 )
@@ -195,6 +195,30 @@ ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_pr
 
 def accelerate(text: str, base: str = ACCELERATE) -> tuple[Finding, ...]:
     return check_accelerate((base + text).encode(), STACK)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fsdp_sharding_strategy: 1",
+        "fsdp_sharding_strategy: '5'",
+        "sharding_strategy: full_shard",
+        "fsdp_state_dict_type: 3",
+        "fsdp_backward_prefetch: backward_pre",
+        "fsdp_auto_wrap_policy: transformer_based_wrap",
+    ],
+)
+def test_fsdp_words_in_any_case_and_their_numbers_are_accepted(text: str) -> None:
+    assert accelerate(f"fsdp_config:\n  fsdp_version: 1\n  {text}\n") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["fsdp_sharding_strategy: 0", "fsdp_sharding_strategy: 6", "fsdp_state_dict_type: 4", "fsdp_backward_prefetch: 3",
+     "fsdp_auto_wrap_policy: 1", "fsdp_sharding_strategy: true", "fsdp_sharding_strategy: full"],
+)  # fmt: skip
+def test_other_numbers_and_words_are_not(text: str) -> None:
+    assert only(accelerate(f"fsdp_config:\n  fsdp_version: 1\n  {text}\n")).rule == "RG702"
 
 
 def test_a_good_accelerate_file_has_no_findings() -> None:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipegen.decide import field_types, read_pins, resolve_path
-from recipegen.spec import LossKernel, RecipegenError, Strategy
+from recipegen.decide.pins import apply
+from recipegen.spec import LossKernel, Method, RecipegenError, Strategy
+from tests.recipes_for_tests import recipe
 
 
 def test_a_unique_last_name_is_enough() -> None:
@@ -22,6 +24,8 @@ def test_a_unique_last_name_is_enough() -> None:
     [
         ("gradient_accumulation_steps", "gradient_accumulation"),
         ("lora_r", "adapter.r"),
+        ("quantize_moe_experts", "quantised_experts"),
+        ("lora_modules_to_save", "adapter.modules_to_save"),
         ("sample_packing", "packing"),
         ("per_device_train_batch_size", "micro_batch_size"),
     ],
@@ -44,6 +48,8 @@ def test_values_get_the_fields_type() -> None:
             "learning_rate": "1e-3",
             "packing": "off",
             "target_modules": "q_proj, v_proj",
+            "modules_to_save": "embed_tokens",
+            "quantised_experts": "true",
             "max_steps": "none",
             "micro_batch_size": 2,
         }
@@ -53,6 +59,8 @@ def test_values_get_the_fields_type() -> None:
         "schedule.learning_rate": 1e-3,
         "packing": False,
         "adapter.target_modules": ("q_proj", "v_proj"),
+        "adapter.modules_to_save": ("embed_tokens",),
+        "quantised_experts": True,
         "max_steps": None,
         "micro_batch_size": 2,
     }
@@ -72,6 +80,7 @@ def test_values_get_the_fields_type() -> None:
         ("state_dict_type", "LOCAL_STATE_DICT"),
         ("main_process_port", "80"),
         ("attention", "sdpa\nevil: true"),
+        ("modules_to_save", "lm_head,score"),
     ],
 )
 def test_a_value_that_is_not_the_fields_is_refused_with_its_name(name: str, value: object) -> None:
@@ -95,3 +104,8 @@ def test_any_value_is_typed_or_refused_in_one_line(path: str, value: object) -> 
         assert path in str(error) or "set" in str(error)
         return
     assert dataclasses.is_dataclass(pins[path]) is False
+
+
+def test_quantised_experts_hold_for_a_quantised_base_only() -> None:
+    for method, quantised in ((Method.QLORA, True), (Method.LORA, False), (Method.FULL, False)):
+        assert apply(recipe(Strategy.DDP, method), {"quantised_experts": True}).quantised_experts is quantised

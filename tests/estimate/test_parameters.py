@@ -150,3 +150,14 @@ def test_dense_layers_before_experts_are_counted() -> None:
     assert parameters.layers(mixed) == 2 * parameters.per_layer(dense) + 46 * parameters.per_layer(moe)
     assert parameters.dense_layers(mixed) == 2
     assert sum(1 for _ in all_models()) == len(model_names())
+
+
+def test_modules_that_train_whole_are_copied_one_by_one() -> None:
+    """peft copies a tied head on its own."""
+    for name in ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B"):
+        model = load_model(name)
+        one = model.vocab_size * model.hidden_size
+        assert parameters.saved_copies(model, ()) == 0
+        assert parameters.saved_copies(model, ("embed_tokens",)) == one
+        assert parameters.saved_copies(model, ("model.embed_tokens", "lm_head", "lm_head")) == 2 * one
+    assert parameters.unsaved_modules(("lm_head", "score", "model.embed_tokens")) == ("score",)

@@ -258,7 +258,7 @@ def test_a_configuration_in_json() -> None:
     ("content", "where", "part"),
     [
         (b"a: 1\na: 2\n", "x.yaml:2", "twice"),
-        (b"a: &x 1\nb: *x\n", "x.yaml:2", "aliases"),
+        (b"a: &x [1]\nb: *y\n", "x.yaml:2", "undefined alias"),
         (b"- 1\n", "x.yaml", "mapping"),
         (b"", "x.yaml", "mapping"),
         (b'a: "\\uD800"\n', "x.yaml", ""),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from recipegen.catalog import load_cluster, load_model, load_stack
 from recipegen.decide import decide
+from recipegen.estimate import estimate
 from recipegen.formats import (
     accelerate_read,
     arguments_read,
@@ -482,3 +483,70 @@ def test_nothing_in_a_file_raises(keys: dict[str, Any], hardware: bool) -> None:
     answer = assemble([reading], STACK, cluster=cluster() if hardware else None, model=lambda _: model())
     assert answer.recipe is not None or answer.unknown
     assert all(item.reason and "\n" not in item.reason for item in answer.unknown)
+
+
+LORA_KEYS = "adapter: qlora\nload_in_4bit: true\nlora_r: 8\nlora_alpha: 16\nlora_target_modules: [q_proj, v_proj]\n"
+
+
+def test_modules_that_train_whole_are_counted() -> None:
+    plain = axolotl(LORA_KEYS)
+    saved = axolotl(LORA_KEYS + "lora_modules_to_save: [embed_tokens, lm_head]\n")
+    assert made(saved).adapter is not None
+    assert made(saved).adapter.modules_to_save == ("embed_tokens", "lm_head")  # type: ignore[union-attr]
+    assert saved.provenance["adapter.modules_to_save"] == "axolotl.yaml:9"
+    shape = model()
+    box = load_cluster("kentino-8x-rtx-pro-6000")
+    before, after = (estimate(shape, box, made(answer), STACK) for answer in (plain, saved))
+    copies = 2 * shape.vocab_size * shape.hidden_size
+    assert after.trainable_parameters - before.trainable_parameters == copies
+    assert after.gpu.peak_allocated_bytes - before.gpu.peak_allocated_bytes > 2 * copies
+    other = axolotl(LORA_KEYS + "lora_modules_to_save: [score]\n")
+    assert other.recipe is None
+    assert "score" in other.unknown[0].reason
+
+
+def test_quantised_experts_are_packed() -> None:
+    shape = load_model("Qwen/Qwen3-30B-A3B")
+    box = load_cluster("kentino-8x-rtx-pro-6000")
+    wide = axolotl(LORA_KEYS, shape=shape)
+    packed = axolotl(LORA_KEYS + "quantize_moe_experts: true\n", shape=shape)
+    assert made(packed).quantised_experts
+    assert not made(wide).quantised_experts
+    before, after = (estimate(shape, box, made(answer), STACK).gpu.peak_allocated_bytes for answer in (wide, packed))
+    experts = 48 * 128 * 3 * 2048 * 768  # layers, experts, matrices, hidden size, width
+    assert before - after > 1.4 * experts  # 2 bytes a weight become about half a byte
+
+
+def test_expert_parallelism_alone_decides_the_processes() -> None:
+    shape = load_model("Qwen/Qwen3-30B-A3B")
+    plugin = "plugins: [axolotl.integrations.expert_parallel.ExpertParallelPlugin]\n"
+    found = axolotl(plugin + "expert_parallel_size: 4\n", shape=shape)
+    mesh = made(found).parallelism
+    assert (mesh.strategy, mesh.world_size, mesh.ep) == (Strategy.DDP, 4, 4)
+    assert sum(item.path == "parallelism.ep" for item in found.unknown) == 2
+    box = load_cluster("kentino-8x-rtx-pro-6000")
+    split = estimate(shape, box, made(found), STACK)
+    whole = dataclasses.replace(made(found), parallelism=dataclasses.replace(mesh, ep=1))
+    assert split.gpu.peak_allocated_bytes < 0.4 * estimate(shape, box, whole, STACK).gpu.peak_allocated_bytes
+    assert split.total_parameters == shape.num_parameters
+    fsdp = "fsdp_version: 2\nfsdp_config: {reshard_after_forward: true}\n"
+    assert axolotl(plugin + "expert_parallel_size: 4\n" + fsdp, shape=shape).recipe is None
+
+
+@pytest.mark.parametrize(
+    ("patterns", "frozen"),
+    [
+        ("[model.language_model.*, lm_head.*]", True),
+        ("[model.language_model.+]", True),
+        ("[model.*]", None),  # the tower too
+        ("[model.language_model.layers.0.*]", None),
+        ("['^model.language_model.embed_tokens.weight$[:32000]', model.language_model.*]", True),
+        ("['(a+)+$', '((']", None),
+    ],
+)
+def test_patterns_of_a_whole_text_decoder_freeze_the_tower(patterns: str, frozen: bool | None) -> None:
+    shape = load_model("google/gemma-3-4b-it")
+    found = axolotl(f"unfrozen_parameters: {patterns}\n", shape=shape)
+    assert (None if found.recipe is None else found.recipe.freeze_vision) is frozen
+    if frozen is None:
+        assert any("unfrozen_parameters" in item.reason and item.where for item in found.unknown)

@@ -467,6 +467,7 @@ def test_more_of_an_adapter() -> None:
         "peft: {loftq_config: {loftq_bits: 4}}\nlora_qkv_kernel: true\nlora_mlp_kernel: false\nlora_o_kernel:\n"
     )
     assert reading.facts["lora_modules_to_save"] == ("embed_tokens",)
+    assert reading.values["adapter.modules_to_save"] == ("embed_tokens",)
     assert reading.facts["lora_target_parameters"] == ("mlp.experts.gate_up_proj",)
     assert reading.facts["loftq_bits"] == 4
     assert reading.facts["lora_kernels"] == ("qkv",)
@@ -614,3 +615,32 @@ def test_what_else_a_rule_wants_to_know() -> None:
 def test_loggers(text: str, logger: str | None, loggers: tuple[str, ...] | None) -> None:
     reading = of(text)
     assert (reading.values.get("saving.logger"), reading.facts.get("loggers")) == (logger, loggers)
+
+
+def test_a_fact_has_the_place_of_the_key_that_states_it() -> None:
+    reading = of(
+        "rl: dpo\nfp16: true\nbf16: auto\nadapter: lora\nlora_mlp_kernel: true\n"
+        "deepspeed: ds.json\nquantize_moe_experts: true\nsaves_per_epoch: 3\n"
+    )
+    above = BASE.count("\n") - 1
+    places = {name: int(place.rpartition(":")[2]) - above for name, place in reading.fact_provenance.items()}
+    assert places == {
+        "rl": 2,
+        "mixed_precision": 4,
+        "load_dtype": 4,
+        "bf16_auto": 4,
+        "lora_kernels": 6,
+        "deepspeed_config_file": 7,
+        "engine": 7,
+        "quantize_moe_experts": 8,
+        "saves_per_epoch": 9,
+    }
+    assert set(reading.facts) == set(places)
+    assert reading.values["quantised_experts"] is True
+
+
+def test_a_fact_of_a_legacy_spelling_has_its_place() -> None:
+    reading = of("fsdp: [full_shard, auto_wrap]\nfsdp_config:\n  fsdp_activation_checkpointing: true\n")
+    above = BASE.count("\n")
+    assert reading.fact_provenance["fsdp_sharding_strategy"] == f"axolotl.yaml:{above + 1}"
+    assert reading.fact_provenance["fsdp_activation_checkpointing"] == f"axolotl.yaml:{above + 3}"

@@ -10,8 +10,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipegen.formats import axolotl
+from recipegen.formats import axolotl, axolotl_read
+from recipegen.formats.modelled import refuse_modelled_keys
 from recipegen.formats.passthrough import merge
+from recipegen.formats.reading import at
 from recipegen.spec import LossKernel, Method, Recipe, RecipegenError, Saving, Strategy
 from tests.recipes_for_tests import LINEAR, REASONS, dataset, model, recipe, recipes
 
@@ -62,6 +64,8 @@ def test_fields_name_keys_that_exist() -> None:
         "tensor_parallel_size",
         "context_parallel_size",
         "warmup_ratio",
+        "lora_modules_to_save",
+        "quantize_moe_experts",
     }
     lora = recipe(Strategy.FSDP2_FULL, Method.LORA, deepspeed=recipe(Strategy.ZERO2).deepspeed)
     for paths in axolotl.FIELDS.values():
@@ -199,3 +203,35 @@ def test_values_do_not_share_state_with_the_recipe() -> None:
     before = dataclasses.replace(chosen)
     axolotl.write(chosen, model(), {})
     assert chosen == before
+
+
+def test_what_is_rarely_trained_is_written_when_it_is_on_and_read_back() -> None:
+    plain = recipe(Strategy.DDP, Method.QLORA)
+    assert not {"quantize_moe_experts", "lora_modules_to_save", "expert_parallel_size"} & set(axolotl.values(plain))
+    assert plain.adapter is not None
+    saved = ("embed_tokens", "lm_head")
+    chosen = dataclasses.replace(
+        plain,
+        quantised_experts=True,
+        adapter=dataclasses.replace(plain.adapter, modules_to_save=saved),
+        parallelism=dataclasses.replace(plain.parallelism, ep=plain.parallelism.world_size),
+    )
+    values = axolotl.values(chosen)
+    assert values["quantize_moe_experts"] is True
+    assert values["lora_modules_to_save"] == list(saved)
+    assert values["expert_parallel_size"] == chosen.parallelism.ep
+    back = axolotl_read.read(axolotl.write(chosen, model(), {}).encode(), "axolotl.yaml")
+    assert back.problems == ()
+    for path in ("quantised_experts", "adapter.modules_to_save", "parallelism.ep"):
+        assert back.values[path] == at(chosen, path)
+
+
+def test_they_are_set_as_fields_and_not_passed_on() -> None:
+    for key, field in (
+        ("quantize_moe_experts", "quantised_experts"),
+        ("lora_modules_to_save", "adapter.modules_to_save"),
+    ):
+        passed = recipe(Strategy.DDP, Method.QLORA, passthrough={"axolotl": {key: True}})
+        with pytest.raises(RecipegenError, match="decided by the recipe") as error:
+            refuse_modelled_keys(passed)
+        assert f"--set {field}=" in str(error.value)

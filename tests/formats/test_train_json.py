@@ -252,3 +252,14 @@ def test_the_scripts_are_clean() -> None:
     command += ["--target-version=py310", *sorted(path.name for path in TEMPLATES.glob("train*.py"))]
     done = subprocess.run(command, cwd=TEMPLATES, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_what_train_py_does_not_do_is_refused() -> None:
+    adapter = Adapter(8, 16, 0.0, ("q_proj",), modules_to_save=("lm_head",))
+    ranks = Parallelism(Strategy.DDP, 1, 2, dp_replicate=2, ep=2)
+    for field, chosen in (
+        ("quantised_experts", recipe(Strategy.DDP, Method.QLORA, quantised_experts=True)),
+        ("adapter.modules_to_save", recipe(Strategy.DDP, Method.LORA, adapter=adapter)),
+        ("parallelism", recipe(Strategy.DDP, Method.LORA, parallelism=ranks)),
+    ):
+        assert field in [name for name, _ in train_json.unsupported(chosen)]

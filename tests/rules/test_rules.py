@@ -36,9 +36,9 @@ def decided(
     return decide(request, load_model(model), cluster, load_stack(), ())
 
 
-def findings(d: Decision, recipe: Recipe) -> dict[str, Finding]:
+def findings(d: Decision, recipe: Recipe, *, generated: bool = True) -> dict[str, Finding]:
     priced = estimate(d.model, d.cluster, recipe, load_stack())
-    return {f.rule: f for f in evaluate(recipe, d.model, d.cluster, priced, load_stack())}
+    return {f.rule: f for f in evaluate(recipe, d.model, d.cluster, priced, load_stack(), generated=generated)}
 
 
 FULL = decided(method="full", pins={"strategy": "fsdp2_full"})
@@ -186,3 +186,90 @@ def test_fp32_and_compensated_updates_survive() -> None:
     assert "RG401" not in findings(FULL, loud)
     master = replace(plain, precision=dataclasses.replace(plain.precision, master=Dtype.FP32))
     assert "RG401" not in findings(FULL, master)
+
+
+# --- files that somebody else wrote
+
+
+def first(recipe: Recipe, **changed: object) -> Recipe:
+    return replace(recipe, fsdp=replace(recipe.fsdp, version=1, **changed))
+
+
+@pytest.mark.parametrize(
+    ("sound", "broken", "rule"),
+    [
+        (LORA, lambda r: first(r, state_dict_type="FULL_STATE_DICT"), "RG201"),
+        (FULL, lambda r: replace(first(r), optimizer=replace(r.optimizer, name="adamw_bnb_8bit")), "RG202"),
+        (QLORA, lambda r: first(r, cpu_ram_efficient_loading=True), "RG203"),
+    ],
+)
+def test_what_holds_of_fsdp2_is_not_said_of_fsdp1(
+    sound: Decision, broken: Callable[[Recipe], Recipe], rule: str
+) -> None:
+    recipe = broken(sound.recipe)
+    assert rule not in findings(sound, recipe)
+    assert rule in findings(sound, replace(recipe, fsdp=replace(recipe.fsdp, version=2)))  # type: ignore[type-var]
+
+
+def test_an_optimizer_that_runs_nowhere_does_not_run_under_fsdp1() -> None:
+    recipe = replace(first(FULL.recipe), optimizer=replace(FULL.recipe.optimizer, name="ao_adamw_8bit"))
+    assert "under FSDP1" in findings(FULL, recipe)["RG202"].reason
+
+
+GENERATED_ONLY = ("RG210", "RG212", "RG215", "RG216")
+
+
+@pytest.mark.parametrize(("rule", "sound", "breaks"), [row for row in BROKEN if row[0] in GENERATED_ONLY])
+def test_what_is_only_not_generated_is_not_said_of_other_files(
+    rule: str, sound: Decision, breaks: Callable[[Recipe], Recipe]
+) -> None:
+    assert rule not in findings(sound, breaks(sound.recipe), generated=False)
+
+
+def test_the_rules_for_what_is_generated_are_marked() -> None:
+    assert {rule.id for rule in all_rules() if rule.generated_only} == set(GENERATED_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity"),
+    [
+        ("RG204", Severity.NOTE),
+        ("RG206", Severity.WARNING),
+        ("RG207", Severity.WARNING),
+        ("RG208", Severity.WARNING),
+        ("RG217", Severity.WARNING),
+    ],
+)
+def test_what_runs_all_the_same_is_no_error_of_other_files(rule: str, severity: Severity) -> None:
+    _, sound, breaks = next(row for row in BROKEN if row[0] == rule)
+    broken = breaks(sound.recipe)
+    assert findings(sound, broken)[rule].severity is Severity.ERROR
+    assert findings(sound, broken, generated=False)[rule].severity is severity
+
+
+def test_an_optimizer_that_was_only_never_run_is_a_note_on_other_files() -> None:
+    def said(name: str, *, generated: bool) -> Severity:
+        recipe = replace(ZERO.recipe, optimizer=replace(ZERO.recipe.optimizer, name=name))
+        return findings(ZERO, recipe, generated=generated)["RG202"].severity
+
+    assert said("adamw_bnb_8bit", generated=True) is Severity.ERROR
+    assert said("adamw_bnb_8bit", generated=False) is Severity.NOTE
+    assert said("muon", generated=False) is Severity.ERROR  # refused by a validator
+
+
+def test_some_targets_of_an_adapter_may_be_another_models() -> None:
+    def with_targets(*names: str) -> Recipe:
+        return replace(LORA.recipe, adapter=replace(LORA.recipe.adapter, target_modules=names))  # type: ignore[type-var]
+
+    some, none = with_targets("q_proj", "c_attn"), with_targets("c_attn")
+    assert findings(LORA, some, generated=False)["RG209"].severity is Severity.WARNING
+    assert findings(LORA, none, generated=False)["RG209"].severity is Severity.ERROR
+    assert findings(LORA, some)["RG209"].severity is Severity.ERROR
+
+
+def test_a_card_without_bf16_is_judged_by_the_file() -> None:
+    """A Recipe has no word for fp16; RG227 looks at what the file says."""
+    gpu = replace(FULL.cluster.gpu, bf16=False)
+    d = replace(FULL, cluster=replace(FULL.cluster, node=replace(FULL.cluster.node, gpu=gpu)))
+    assert "no bf16" in findings(d, d.recipe)["RG205"].reason
+    assert "RG205" not in findings(d, d.recipe, generated=False)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,8 @@ import pytest
 
 from recipegen.cli.main import run
 from recipegen.simulate import support
+from recipegen.spec import Method, RecipegenError, Strategy
+from tests.recipes_for_tests import recipe
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schemas/simulate.schema.json").read_text())
 CONFIG = {
@@ -198,3 +201,16 @@ def test_an_edited_file_is_said_to_be_ignored(capsys: Captured, project: Project
     notes = capsys.readouterr().err
     assert "axolotl.yaml was edited" in notes
     assert "launch.sh cannot be read" in notes
+
+
+@pytest.mark.parametrize("name", ["quantised_experts", "modules_to_save", "ep"])
+def test_what_no_simulation_has_is_refused(name: str) -> None:
+    plain = recipe(Strategy.DDP, Method.QLORA)
+    assert plain.adapter is not None
+    chosen = {
+        "quantised_experts": replace(plain, quantised_experts=True),
+        "modules_to_save": replace(plain, adapter=replace(plain.adapter, modules_to_save=("lm_head",))),
+        "ep": replace(plain, parallelism=replace(plain.parallelism, ep=plain.parallelism.world_size)),
+    }[name]
+    with pytest.raises(RecipegenError, match="not simulated"):
+        support.refuse_unsupported(chosen)

@@ -61,3 +61,15 @@ def test_a_strategy_that_contradicts_its_layout_is_refused(strategy: Strategy, k
 def test_sizes_are_whole_numbers_of_one_or_more(wrong: object) -> None:
     with pytest.raises(ValueError, match="nodes"):
         Parallelism(Strategy.DDP, wrong, 8, dp_replicate=8)  # type: ignore[arg-type]
+
+
+def test_experts_are_split_over_all_ranks_of_ddp() -> None:
+    mesh = Parallelism(Strategy.DDP, 1, 4, dp_replicate=4, ep=4)
+    assert (mesh.world_size, mesh.data_parallel_ranks) == (4, 4)
+    for strategy, kwargs in (
+        (Strategy.DDP, {"dp_replicate": 4, "ep": 2}),
+        (Strategy.FSDP2_FULL, {"dp_shard": 4, "ep": 4}),
+        (Strategy.DDP, {"dp_replicate": 4, "ep": 0}),
+    ):
+        with pytest.raises(ValueError, match="ep is"):
+            Parallelism(strategy, 1, 4, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ _ZERO_TO_FP32 = re.compile(r"zero_to_fp32|ds_to_universal|convert_zero_checkpoin
 _TORCHAO = ("adamw_torch_8bit", "adamw_torch_4bit", "ao_adamw_8bit", "ao_adamw_4bit", "ao_adamw_fp8")
 _SHARDS = re.compile(r"(?:.*/)?(?:__\d+_\d+\.distcp|\.metadata)\Z")
 _WHOLE = re.compile(r"(?:.*/)?(?:model[^/]*\.safetensors|pytorch_model[^/]*\.bin|adapter_model\.safetensors)\Z")
+_NUMBERED = re.compile(r"checkpoint-(\d{1,12})/")
 _RESCUE = (
     "set SHARDED_STATE_DICT; a run already saved so is rescued by starting from the checkpoint's "
     "adapter_model.safetensors (Axolotl: lora_model_dir); its optimizer state is gone"
@@ -100,15 +102,14 @@ def zero3_gathers_what_it_saves(view: View) -> Iterator[Said]:
 def the_checkpoint_is_of_the_configured_kind(view: View) -> Iterator[Said]:
     """A sharded run reads parts (.distcp), a FULL_STATE_DICT run whole files: a checkpoint of the other kind cannot be
     resumed. Where the folder is not among the files it is listed as something to look at."""
-    folder, kind = view.fact("resume_from_checkpoint") or view.raw("resume_from_checkpoint"), None
-    if view.engine != "fsdp" or not isinstance(folder, str):
+    folder, kind = _resumed(view), view.value("fsdp.state_dict_type")
+    if view.engine != "fsdp" or not folder:
         return
-    kind = view.value("fsdp.state_dict_type")
     if kind not in (_SHARDED, _FULL):
         return
-    inside = [name for name in view.subject.files if name.startswith(f"{folder.removeprefix('./').rstrip('/')}/")]
+    inside = _inside(view, folder)
     shards, whole = any(map(_SHARDS.match, inside)), any(map(_WHOLE.match, inside))
-    place = view.where("resume_from_checkpoint", "fsdp.state_dict_type")
+    place = view.where("resume_from_checkpoint", "auto_resume_from_checkpoints", "fsdp.state_dict_type")
     if not shards and not whole:
         expected = "*.distcp" if kind == _SHARDED else "no *.distcp"
         reason = f"needs verification: {folder} must be a checkpoint of {kind} ({expected})"
@@ -118,3 +119,26 @@ def the_checkpoint_is_of_the_configured_kind(view: View) -> Iterator[Said]:
         found = _SHARDED if shards else _FULL
         reason = f"{folder} was saved with {found}, the configuration says {kind}"
         yield Said(reason, f"write {found}", place, "fsdp.state_dict_type")
+
+
+def _resumed(view: View) -> str:
+    """The checkpoint that the run goes on from; of an output folder the one with the highest number."""
+    stated = view.fact("resume_from_checkpoint") or view.raw("resume_from_checkpoint")
+    if isinstance(stated, str):
+        return stated
+    output = view.fact("output_dir") or view.raw("output_dir")
+    automatic = view.fact("auto_resume_from_checkpoints") or view.raw("auto_resume_from_checkpoints")
+    if True not in (stated, automatic) or not isinstance(output, str):
+        return ""
+    folder = posixpath.normpath(output)
+    found = {
+        int(match[1])
+        for name in _inside(view, folder)
+        if (match := _NUMBERED.match(name.removeprefix(f"{folder}/"))) is not None
+    }
+    return f"{folder}/checkpoint-{max(found)}" if found else ""
+
+
+def _inside(view: View, folder: str) -> list[str]:
+    prefix = f"{posixpath.normpath(folder)}/"
+    return [name for name in view.subject.files if name.startswith(prefix)]

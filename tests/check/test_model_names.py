@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.model_names import MODELS_FOLDER, KnownModel, UnknownModel, model_of, read
 from recipegen.catalog.reading import load_yaml
+from recipegen.catalog.shape_files import SHAPES_FOLDER, read
+from recipegen.check import model_names
+from recipegen.check.model_names import KnownModel, UnknownModel, model_of
 from recipegen.estimate import parameters
+from recipegen.spec import ModelSpec
 
 # Names from published measurements with the parameter count that the publication gives, in billions, and the model
 # that is meant. One line a spelling.
@@ -166,9 +169,9 @@ UNKNOWN = [
     ("bigscience/mt0-xxl", "encoder-decoder"),
     ("bigscience/T0_3B", "encoder-decoder"),
     ("state-spaces/mamba-2.8b", "state-space"),
-    ("tiiuae/Falcon-H1-7B-Base", "side by side"),
+    ("tiiuae/Falcon-H1-0.5B-Base", "side by side"),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "state-space"),
-    ("llava-hf/llava-1.5-7b-hf", "vision-language"),
+    ("llava-hf/llava-1.5-13b-hf", "vision-language"),
     ("Qwen2-VL-7B-Instruct", "vision-language"),
     ("google/gemma-3n-E2B-it", "per-layer embeddings"),
     ("facebook/opt-6.7b", "position embeddings"),
@@ -183,7 +186,7 @@ UNKNOWN = [
     ("Qwen2.5-" + "9" * 400 + "B", "no shape is known"),
 ]
 
-FILES = sorted(MODELS_FOLDER.glob("*.yaml"))
+FILES = sorted(SHAPES_FOLDER.glob("*.yaml"))
 
 
 def counts(known: KnownModel) -> tuple[int, int]:
@@ -305,3 +308,59 @@ def test_a_model_file(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_model_is_found_by_its_id(path: Path) -> None:
     assert model_of(path.stem.replace("--", "/", 1)).spec == read(path)
+
+
+# Names of files that train what they name, and the model whose shape is theirs.
+EXACT = [
+    ("NousResearch/Llama-3.2-1B", "meta-llama/Llama-3.2-1B"),
+    ("NousResearch/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
+    ("codellama/CodeLlama-13b-hf", "codellama/CodeLlama-13b-hf"),
+    ("Qwen/Qwen3.5-35B-A3B-Base", "Qwen/Qwen3.5-35B-A3B"),
+    ("EleutherAI/pythia-12b-deduped", "EleutherAI/pythia-12b"),
+    ("axolotl-ai-co/Mistral-Small-4-119B-2603-BF16", "mistralai/Mistral-Small-4-119B-2603"),
+    ("google/gemma-2-9b", "google/gemma-2-9b-it"),
+    ("/data/models/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+]
+# Fine-tunes and other models that are only called alike.
+OTHER = [
+    "someone/Llama-3.1-8B-medical", "someone/MyLlama-3.1-8B", "someone/Llama-3.1-9B", "someone/Llama-3.1",
+    "mistralai/Mistral-7B", "someone/Qwen3", "Qwen/Qwen3-8B-Embedding", "Qwen/Qwen3-Reranker-8B",
+    "someone/TinyLlama", "someone/gemma-2", "microsoft/phi", "someone/Llama-3.1-8B-pruned-4B", "gpt-oss",
+    "someone/Mixtral", "outputs/checkpoint-500", "someone/Llama-3.1-Minitron-4B", "llama-3.1-8b.gguf", "8B", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expected"), EXACT)
+def test_a_mirror_is_its_model_exactly(name: str, expected: str) -> None:
+    assert model_of(name, exact=True).spec.id == expected
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_name_that_is_only_alike_is_no_model(name: str) -> None:
+    with pytest.raises(UnknownModel):
+        model_of(name, exact=True)
+
+
+@given(st.sampled_from(PLAIN), st.text("abcdefghijklmnopqrstuvwxyz", min_size=6, max_size=9))
+def test_a_word_of_ones_own_makes_another_model(name: str, word: str) -> None:
+    with pytest.raises(UnknownModel):
+        model_of(f"someone/{name}-{word}", exact=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_shape_is_found_exactly_by_its_id(path: Path) -> None:
+    assert model_of(path.stem.replace("--", "/", 1), exact=True).spec == read(path)
+
+
+def test_only_the_file_that_is_meant_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def counted(path: Path) -> ModelSpec:
+        opened.append(path)
+        return read(path)
+
+    monkeypatch.setattr(model_names, "read", counted)
+    model_names._entries.cache_clear()
+    assert model_of("NousResearch/Llama-2-7b-hf", exact=True).spec.hidden_size == 4096
+    model_names._entries.cache_clear()
+    assert [path.stem for path in opened] == ["meta-llama--Llama-2-7b-hf"]

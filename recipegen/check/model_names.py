@@ -1,51 +1,46 @@
-"""From the name of a model as a publication writes it to its ModelSpec.
+"""From the name of a model as people write it to its ModelSpec.
 
-Names are taken apart by rule, not looked up row by row: organisation, letter case and separators do not count, a size
-(`7B`) is a number that must agree with the model's, and words such as Instruct, AWQ or a date are dropped where the
-name as a whole fits nothing. Shapes are the catalogue's and, for models that are measured but not offered, the files
-of `models/` beside this module: the catalogue's format, or `shape:` with ModelSpec fields for an architecture that
-the catalogue does not read.
+Names are taken apart by rule, not looked up row by row (catalog/model_words.py): organisation, letter case and
+separators do not count, a size (`7B`) is a number that must agree with the model's, and words such as Instruct, AWQ or
+a date are dropped where the name as a whole fits nothing. Shapes are the catalogue's and those of catalog/shapes/. Only
+the file of the model that is meant is opened.
+
+`model_of(name, exact=True)` is for a file that trains what it names: family, version and size must all be there, so a
+fine-tune under a name of its own is unknown rather than taken for a model that is called alike.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from recipegen.catalog import model as catalogue
+from recipegen.catalog.model_words import VERSION, Words, name_facts, words
 from recipegen.catalog.reading import load_yaml
+from recipegen.catalog.shape_files import SHAPES_FOLDER, read
 from recipegen.estimate import parameters
-from recipegen.spec import LinearGroup, ModelSpec, MoeSpec, QkNorm
-
-MODELS_FOLDER = Path(__file__).parent / "models"
-NAMES_FILE = Path(__file__).parent / "model_names.yaml"
+from recipegen.spec import ModelSpec
 
 SAME_COUNT = 0.02  # a stated parameter count is rounded to two or three digits
 SAME_SIZE = 0.1  # a size in a name is rounded more freely: "7B" is said of 6.74 to 7.62 billion
 CONTRADICTION = 0.25  # beyond this a stated count and a name cannot mean the same model
 
-_SIZE = re.compile(r"\d+(?:\.\d+)?[bm]")
-_ACTIVE = re.compile(r"[ae]\d+(?:\.\d+)?b")  # a3b: active parameters; e2b: effective ones
-_LETTERS_THEN_DIGITS = re.compile(r"([a-z]+)(\d.*)")
-_DATE = re.compile(r"(?:2[0-9](?:0[1-9]|1[0-2])|(?:0[1-9]|1[0-2])(?:[0-2]\d|3[01])|20\d{6})")  # 2507, 0414, 20240501
-_CONTEXT = re.compile(r"\d+k|1m")
 _REQUIRED = tuple(f.name for f in fields(ModelSpec) if f.default is MISSING)
 _SHAPELESS = ("num_parameters", "license", "gated", "chat_template", "end_of_turn", "eos_token", "instruct",
               "download_bytes", "trust_remote_code", "unconfirmed", "source", "quantization")  # fmt: skip
-_VERSION = re.compile(r"v\d+(?:\.\d+)*")
 _SINGLE_WORD = 4  # letters from which a family's only word may begin a longer one (llava, llavanext)
 
 
 class UnknownModel(KeyError):
-    """No shape for this name; `reason` says why, in one line."""
+    """No shape for this name; `reason` says why, in one line. `silent`: nothing is known of the name at all."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, silent: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.silent = silent
 
     def __str__(self) -> str:
         return self.reason
@@ -66,80 +61,6 @@ class KnownModel:
     derived: str = ""
     module_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     quantised: str | None = None
-
-
-@dataclass(frozen=True)
-class Words:
-    """A name taken apart: its words in order (all of them; without decoration; without dates too), the size in
-    billions, and the format word of quantised weights."""
-
-    full: tuple[str, ...]
-    dated: tuple[str, ...]
-    core: tuple[str, ...]
-    size: float | None = None
-    quantised: str | None = None
-
-
-# --- names to words
-
-
-def words(name: str, *, decimal_underscore: bool = False) -> Words:
-    """Take a name apart. `decimal_underscore`: read `1_8B` as 1.8B, as the Hub's older ids write it."""
-    text = name.strip().casefold()
-    text = re.sub(r"^.*/(?=.)", "", text)
-    if decimal_underscore:
-        text = re.sub(r"(?<=\d)_(?=\d)", ".", text)
-    pieces = [piece.strip(".") for piece in re.split(r"[\s_\-/()\[\],:+]+", text)]
-    full: list[str] = []
-    dated: list[str] = []
-    core: list[str] = []
-    size: float | None = None
-    quantised: str | None = None
-    facts = _facts()
-    for piece in filter(None, pieces):
-        for word in _split(piece):
-            if size is None and _SIZE.fullmatch(word):
-                size = float(word[:-1]) / (1 if word[-1] == "b" else 1000)
-                continue
-            full.append(word)
-            if word in facts["quantisation"]["quantised"]:
-                quantised = quantised or word
-            elif _DATE.fullmatch(word):
-                dated.append(word)
-            elif not _is_decoration(word):
-                dated.append(word)
-                core.append(word)
-    return Words(_joined(full), _joined(dated), _joined(core), size, quantised)
-
-
-def _split(piece: str) -> tuple[str, ...]:
-    """`qwen2.5` -> qwen, 2.5; versions (`v0.1`), `a3b`, `8x7b` and words of the table stay whole."""
-    whole = _ACTIVE.fullmatch(piece) or _VERSION.fullmatch(piece) or _is_decoration(piece)
-    match = None if whole or piece in _facts()["quantisation"]["quantised"] else _LETTERS_THEN_DIGITS.fullmatch(piece)
-    return (match[1], match[2]) if match else (piece,)
-
-
-def _is_decoration(word: str) -> bool:
-    facts = _facts()
-    return (
-        word in facts["decoration"] or word in facts["quantisation"]["stored"] or _CONTEXT.fullmatch(word) is not None
-    )
-
-
-def _joined(found: Iterable[str]) -> tuple[str, ...]:
-    """Neighbouring alphabetic words as one: tiny-llama is TinyLlama."""
-    joined: list[str] = []
-    for word in found:
-        if joined and word.isalpha() and joined[-1].isalpha():
-            joined[-1] += word
-        else:
-            joined.append(word)
-    return tuple(joined)
-
-
-@lru_cache(maxsize=1)
-def _facts() -> Mapping[str, Any]:
-    return load_yaml(NAMES_FILE)
 
 
 # --- what is known
@@ -170,34 +91,12 @@ class _Entry:
         return replace(self.spec, **changed, id="", max_position_embeddings=0)
 
 
-def read(path: Path) -> ModelSpec:
-    """One model file: the catalogue's format (`config:`), or `shape:` with the fields of ModelSpec."""
-    facts = load_yaml(path)
-    if "shape" not in facts:
-        return catalogue.read(path)
-    shape = dict(facts["shape"])
-    if "moe" in shape:
-        shape["moe"] = MoeSpec(**shape["moe"])
-    if "qk_norm" in shape:
-        shape["qk_norm"] = QkNorm(shape["qk_norm"])
-    shape["extra_linear"] = tuple(LinearGroup(**group) for group in shape.get("extra_linear", ()))
-    source = next(source["url"] for source in facts["sources"] if source["what"] == "shape")
-    return ModelSpec(
-        id=facts["id"],
-        num_parameters=facts["num_parameters"],
-        unconfirmed=facts.get("unconfirmed", False),
-        trust_remote_code=facts.get("trust_remote_code", False),
-        source=source,
-        **shape,
-    )
-
-
 @lru_cache(maxsize=1)
 def _entries() -> tuple[_Entry, ...]:
-    paths = [*sorted(MODELS_FOLDER.glob("*.yaml")), *sorted(catalogue.MODELS_FOLDER.glob("*.yaml"))]
+    paths = [*sorted(SHAPES_FOLDER.glob("*.yaml")), *sorted(catalogue.MODELS_FOLDER.glob("*.yaml"))]
     by_id = {path.stem.replace("--", "/", 1): path for path in paths}
     found = [_Entry(name, words(name, decimal_underscore=True), path) for name, path in by_id.items()]
-    for row in _facts()["same_shape"]:
+    for row in name_facts()["same_shape"]:
         derived = f"{row['name']} has the shape of {row['as']}: {row['source']}"
         found.append(_Entry(row["name"], words(row["name"]), by_id[row["as"]], derived))
     return tuple(found)
@@ -206,13 +105,14 @@ def _entries() -> tuple[_Entry, ...]:
 # --- the look-up
 
 
-def model_of(name: str, params_b: float | None = None) -> KnownModel:
+def model_of(name: str, params_b: float | None = None, *, exact: bool = False) -> KnownModel:
     """The model that `name` means. `params_b`, in billions, is the count that the publication states, if it does.
 
+    `exact`: no word of a model's name may be missing, and its size must be named as its own name does.
     Raises UnknownModel with a reason when no shape fits, several different ones do, or name and count disagree.
     """
     readings = list(dict.fromkeys([words(name), words(name, decimal_underscore=True)]))
-    candidates, family = _candidates(name, readings, params_b)
+    candidates, family = _candidates(name, readings, params_b, exact)
     entry, note = _one(name, candidates, params_b)
     facts = load_yaml(entry.path)
     quantised = readings[0].quantised
@@ -223,26 +123,34 @@ def model_of(name: str, params_b: float | None = None) -> KnownModel:
     return KnownModel(entry.spec, tuple(filter(None, notes)), entry.derived or family, names, quantised)
 
 
-def _candidates(name: str, readings: list[Words], params_b: float | None) -> tuple[list[_Entry], str]:
+def _candidates(name: str, readings: list[Words], params_b: float | None, exact: bool) -> tuple[list[_Entry], str]:
     """The entries that the strictest reading finds, and the family whose shapes they are where it is another one."""
     for wanted in readings:
-        for found in _levels(wanted, params_b):
+        for found in _levels(wanted, params_b, exact):
             if found:
                 return found, ""
     for wanted in readings:
-        for row in _facts()["same_family"]:
+        for row in name_facts()["same_family"]:
             other = _in_family(wanted, row)
-            for found in _levels(other, params_b) if other else ():
+            for found in _levels(other, params_b, exact) if other else ():
                 if found:
                     return found, f"{row['family']} has the shapes of {row['as']}: {row['source']}"
-    raise UnknownModel(_why_unknown(name, readings))
+    reason = _why_unknown(name, readings)
+    raise UnknownModel(reason or f"no shape is known for {name!r}", silent=not reason)
 
 
-def _levels(wanted: Words, params_b: float | None) -> Iterator[list[_Entry]]:
+def _levels(wanted: Words, params_b: float | None, exact: bool) -> Iterator[list[_Entry]]:
     """Candidates from the strictest reading of a name to the loosest: a known name that begins with the words."""
     if not wanted.core:
         return
     begun = [entry for entry in _entries() if entry.words.core[:1] == wanted.core[:1]]
+    if exact:  # the words first: no file is opened for the size of another model
+        whole = [entry for entry in begun if wanted.core == entry.words.core and _same_size(wanted, entry)]
+        yield [entry for entry in whole if entry.words.full == wanted.full]
+        yield [entry for entry in whole if entry.words.full == wanted.core]
+        yield [entry for entry in whole if entry.words.dated == wanted.dated]
+        yield whole
+        return
     sized = [entry for entry in begun if _size_fits(wanted, entry)]
     yield [entry for entry in sized if entry.words.full == wanted.full]
     yield [entry for entry in sized if entry.words.full == wanted.core]
@@ -259,6 +167,13 @@ def _size_fits(wanted: Words, entry: _Entry) -> bool:
     if wanted.size is None or wanted.size == entry.words.size:
         return True
     return _near(entry, wanted.size, SAME_SIZE if entry.words.size is None else SAME_COUNT)
+
+
+def _same_size(wanted: Words, entry: _Entry) -> bool:
+    """Both name one size, or neither does; a size beside a known name without one must be near its count."""
+    if wanted.size == entry.words.size:
+        return True
+    return entry.words.size is None and wanted.size is not None and _near(entry, wanted.size, SAME_SIZE)
 
 
 def _near(entry: _Entry, billions: float, share: float) -> bool:
@@ -286,7 +201,7 @@ def _one(name: str, candidates: list[_Entry], params_b: float | None) -> tuple[_
 
 def _only_versions_differ(candidates: list[_Entry]) -> bool:
     """`Mistral-7B` fits v0.1 to v0.3: the first is what the name meant when it was the only one."""
-    rests = {(e.words.size, *(word for word in e.words.core if not _VERSION.fullmatch(word))) for e in candidates}
+    rests = {(e.words.size, *(word for word in e.words.core if not VERSION.fullmatch(word))) for e in candidates}
     return len(rests) == 1
 
 
@@ -308,12 +223,12 @@ def _count_note(entry: _Entry, params_b: float | None) -> str:
 
 
 def _why_unknown(name: str, readings: list[Words]) -> str:
-    for row in _facts()["not_described"]:
+    for row in name_facts()["not_described"]:
         family = words(row["family"]).core
         for wanted in readings:
             if wanted.core[: len(family)] == family or _begins_with(wanted, family):
                 return f"{name!r} is not described: {row['reason']}"
-    return f"no shape is known for {name!r}"
+    return ""
 
 
 def _begins_with(wanted: Words, family: tuple[str, ...]) -> bool:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from recipegen.estimate.patterns import module_pattern
 from recipegen.spec import QkNorm
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def _mlp_paths(model: ModelSpec) -> Iterator[tuple[str, Linear]]:
 def _matches(path: str, targets: Sequence[str]) -> bool:
     """peft's rule: a pattern must match the whole path, a name its end (peft 0.20.0 check_target_module_exists)."""
     if is_pattern(targets):
-        return re.fullmatch(targets[0], path) is not None
+        return module_pattern(targets[0]).fullmatch(path) is not None
     return any(path == target or path.endswith(f".{target}") for target in targets)
 
 

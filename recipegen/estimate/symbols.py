@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from recipegen.estimate import parameters
 from recipegen.estimate.adapters import NOTHING_ADAPTED, Adapted, adapted
-from recipegen.spec import AttentionMemory, Dtype, LossKernel, Method, QkNorm, Strategy
+from recipegen.estimate.shape import Shape, shape
+from recipegen.spec import AttentionMemory, Dtype, LossKernel, Method, Strategy
 
 if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
@@ -30,77 +31,6 @@ if TYPE_CHECKING:
 
 # NF4 with double quantisation: one uint8 absmax per 64 weights, one fp32 per 256 of those (bitsandbytes Linear4bit).
 ABSMAX_BYTES_PER_PARAMETER = 1 / 64 + 4 / (64 * 256)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What follows from the model alone."""
-
-    H: int
-    F: int
-    V: int
-    L: int
-    q: int
-    kv: int
-    A: int
-    D: int
-    E: int
-    k: int
-    #: width of the MLP that a token passes: its experts, and the shared ones
-    M: int
-    norms: int
-    qk_norm: bool
-    softcap: bool
-    sinks: bool
-    tied: bool
-    N: int
-    N_active: int
-    P_l: int
-    P_r: int
-    X: int
-    moe_layers: int
-    gated: bool
-    Q: int
-    Q_l: int
-    norm_parameters: int
-
-
-@lru_cache(maxsize=256)
-def shape(model: ModelSpec) -> Shape:
-    """The symbols of a model; computed once per model."""
-    H = model.hidden_size
-    moe = model.moe
-    tensors = parameters.expert_tensors(model)
-    return Shape(
-        H=H,
-        F=moe.intermediate_size if moe else model.intermediate_size,
-        V=model.vocab_size,
-        L=model.num_hidden_layers,
-        q=model.q_size,
-        kv=model.kv_size,
-        A=model.num_attention_heads,
-        D=model.head_dim,
-        E=moe.num_experts if moe else 0,
-        k=moe.experts_per_token if moe else 1,
-        M=moe.intermediate_size * moe.experts_per_token + moe.shared_intermediate_size
-        if moe
-        else model.intermediate_size,
-        norms=model.norms_per_layer,
-        qk_norm=model.qk_norm is not QkNorm.NONE,
-        softcap=model.logit_softcap,
-        sinks=model.attention_sinks,
-        tied=model.tie_word_embeddings,
-        N=parameters.total(model),
-        N_active=parameters.active_parameters(model),
-        P_l=parameters.per_layer(model),
-        P_r=parameters.root(model) + model.extra_parameters,  # what is outside the decoder is in FSDP2's root group
-        X=sum(math.prod(size) for name, size in tensors.items() if name.startswith("experts.")),
-        moe_layers=model.num_hidden_layers - parameters.dense_layers(model) if moe else 0,
-        gated=model.gated_mlp or model.is_moe,
-        Q=parameters.quantised_parameters(model),
-        Q_l=parameters.quantised_per_layer(model),
-        norm_parameters=parameters.norm(model) * (model.norms_per_layer * model.num_hidden_layers + 1),
-    )
 
 
 #: bytes per token and vocabulary entry: fp32 logits and their shifted copy (transformers 5.16.1 modeling_gemma3.py)
@@ -347,6 +277,9 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
     full = recipe.method is Method.FULL
     adapter = recipe.adapter
     n = 0 if full or adapter is None else _adapter_parameters(model, adapter.target_modules, adapter.r)
+    reached = adapted(model, adapter.target_modules) if adapter and not full else NOTHING_ADAPTED
+    if adapter and adapter.use_dora:
+        n += x.L * reached.outputs  # a magnitude for every output (peft 0.20.0 tuners/lora/dora.py)
     saved = 0 if full or adapter is None else parameters.saved_copies(model, adapter.modules_to_save)
     frozen = model.extra_parameters if full and recipe.freeze_vision else 0
     n_t = x.N - frozen if full else n
@@ -410,7 +343,7 @@ def symbols(model: ModelSpec, recipe: Recipe, stack: Stack, *, triton: bool = Tr
         packed_constants=Dtype.FP32.bytes / x.H if pre.parameters is Dtype.INT8 else ABSMAX_BYTES_PER_PARAMETER,
         fsdp_version=recipe.fsdp.version if recipe.fsdp else 2,
         compiled=recipe.torch_compile,
-        adapted=adapted(model, adapter.target_modules) if adapter and not full else NOTHING_ADAPTED,
+        adapted=reached,
         adapter_groups=strategy.is_fsdp and not full and recipe.trainer == "axolotl",
         # train.py computes a stock or chunked loss from the logits; a fused one needs the model's own forward
         loss_inside_model=recipe.trainer == "axolotl"

@@ -237,3 +237,12 @@ def test_activation_offloading_leaves_two_layers_on_the_gpu() -> None:
 
 
 # --- the largest micro-batch
+
+
+def test_dora_trains_a_magnitude_for_every_output() -> None:
+    """As many as the simulation of peft 0.20 finds (tests/corpus/simulated-peaks-hard.csv, n_trainable)."""
+    r = recipe("llama-3.1-8b", Method.LORA, Strategy.DDP)
+    assert r.adapter is not None
+    plain, dora = (replace(r, adapter=replace(r.adapter, use_dora=on)) for on in (False, True))
+    assert of(plain, pro_6000()).trainable_parameters == 41_943_040
+    assert of(dora, pro_6000()).trainable_parameters == 43_319_296

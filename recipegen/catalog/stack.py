@@ -146,6 +146,15 @@ class Stack:
         found: Mapping[str, str] = self._other_names[trainer]
         return found
 
+    @cached_property
+    def _removed_keys(self) -> Mapping[str, Any]:
+        return load_yaml(self.folder / "removed_keys.yaml")
+
+    def removed_keys(self, trainer: str) -> Mapping[str, Mapping[str, str]]:
+        """Keys that the trainer knows and refuses -> when, and what to do instead."""
+        found: Mapping[str, Mapping[str, str]] = self._removed_keys[trainer]
+        return found
+
     # --- what the trainers take where a file is silent
     @cached_property
     def _trainer_defaults(self) -> Mapping[str, Any]:

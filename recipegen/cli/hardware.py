@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
+import tempfile
 
 import click
 
 from recipegen import __version__
 from recipegen.cli.options import complete, complete_hardware
+from recipegen.spec import RecipegenError
 
 
 @click.group()
@@ -43,6 +48,77 @@ def show_hardware(name: str, output: str) -> None:
         _json("hardware show", {"profile": facts})
         return
     click.echo(_lines(facts))
+
+
+@hardware.command("probe")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="json: for `recipegen check --probe`; yaml: a profile for --hardware.",
+)
+@click.option("--out", type=click.Path(), metavar="FILE", help="Write the answer there.")
+@click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    type=click.Path(),
+    metavar="DIR",
+    help="A folder whose disk counts: the project, an NVMe folder. May be repeated.  [default: the current folder]",
+)
+@click.option("--python", metavar="FILE", help="The Python of the training environment.  [default: recipegen's own]")
+def probe_hardware(output: str, out: str | None, paths: tuple[str, ...], python: str | None) -> None:
+    """Find out what this machine is: run it on the training box. Changes nothing; takes seconds.
+
+    \b
+    GPUs, driver, peer-to-peer, what torch sees (if it is installed), /dev/shm, RAM and container limits, cores, disks,
+    network, ulimits, IOMMU. What cannot be found is listed with the reason.
+
+    \b
+    Examples:
+      recipegen hardware probe
+      recipegen hardware probe --format json --out box.json && recipegen check . --probe box.json
+      recipegen hardware probe --format yaml --out box.yaml && recipegen plan --hardware box.yaml --model Qwen3-8B
+    """
+    from recipegen.runtime import Box, probe, profile_yaml, table
+
+    document = probe(Box(paths=paths or (".",), python=python or sys.executable))
+    if output == "yaml":
+        text = profile_yaml(document)
+    elif output == "json":
+        text = json.dumps(document, indent=2) + "\n"
+    else:
+        text = "".join(f"{line}\n" for line in table(document))
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        _write(out, text)
+
+
+def _write(file: str, text: str) -> None:
+    """The whole file or none."""
+    folder, name = os.path.split(file)
+    temporary = ""
+    try:
+        if os.path.isdir(file):
+            raise RecipegenError("is a folder", where=file)
+        handle, temporary = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder or ".")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, file)
+        temporary = ""
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise RecipegenError(f"cannot write the answer: {reason}", where=file) from None
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
 
 
 def _lines(value: object, indent: str = "") -> str:

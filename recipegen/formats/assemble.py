@@ -238,9 +238,7 @@ def _recipe(draft: Draft, hardware: str) -> Recipe:
         epochs=float(draft.take("epochs")),
         max_steps=max_steps,
         activation_checkpointing=checkpointing,
-        activation_checkpointing_reentrant=draft.take(
-            "activation_checkpointing_reentrant", draft.axolotl and checkpointing and not wrapped
-        ),
+        activation_checkpointing_reentrant=parts.reentrant(draft, wrapped),
         activation_offloading=draft.take("activation_offloading"),
         loss_kernel=draft.take("loss_kernel", LossKernel.STOCK),
         attention=attention,

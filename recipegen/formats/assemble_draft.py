@@ -83,6 +83,11 @@ class Draft:
         places = (self.provenance.get(name) or self.fact_provenance.get(name) for name in names)
         return next((place for place in places if place), "")
 
+    def trainers(self, path: str) -> None:
+        """The trainer decides the field whatever a file says, so no file's line stands for it."""
+        self.defaults.add(path)
+        self.provenance.pop(path, None)
+
     def note(self, path: str, reason: str, *names: str) -> None:
         """Something is not known, but a recipe can be made without it."""
         item = Unknown(path, reason, self.where(*(names or (path,))))

@@ -91,8 +91,7 @@ def _settle(draft: Draft, strategy: Strategy, replicate: int, shard: int) -> Non
     for name, value in (("strategy", strategy), ("dp_replicate", replicate), ("dp_shard", shard)):
         path = f"parallelism.{name}"
         if draft.values.get(path) != value:
-            draft.defaults.add(path)
-            draft.provenance.pop(path, None)
+            draft.trainers(path)
 
 
 def _machines(draft: Draft) -> tuple[int, int]:

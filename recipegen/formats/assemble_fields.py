@@ -5,9 +5,13 @@ Defaults that depend on other fields (axolotl 0.19.0 unless named; numbers in th
 - packing turns on pad_to_sequence_len (hint_sample_packing_padding);
 - with none of the three loader keys: a worker per GPU, 256 batches ahead each, pinned (default_dataloader_opts);
 - an adapter without any lora_*_kernel key gets all four (check_auto_enable_lora_kernels) but for int8 bases, remote
-  code, and FSDP1 on several GPUs; the estimate counts them where the stack knows the architecture;
-- gradient_checkpointing without kwargs is reentrant (normalize_config); in Transformers 5.16 it is not;
-- warm-up and logging follow from all steps (_configure_warmup_and_logging); without them, the share is kept.
+  code, FSDP1 on several GPUs, nvfp4_merge_aware, and architectures whose model_support says so; the estimate counts them where the stack knows the architecture;
+- gradient_checkpointing without kwargs is reentrant, but with unfrozen_parameters, and never for Gemma 4
+  (normalize_config); in Transformers 5.16 it is not;
+- warm-up and logging follow from all steps (_configure_warmup_and_logging); without them, the share is kept; one step
+  of warm-up becomes two;
+- `save_strategy: steps` alone saves every 500 steps, `eval_strategy: steps` alone evaluates when it logs (Transformers);
+- a class that takes its numbers from `adam_kwargs` gets both betas or none.
 """
 
 from __future__ import annotations
@@ -75,6 +79,8 @@ def adapter(draft: Draft, method: Method, mesh: Parallelism, fsdp_version: int |
         and draft.values.get("precision.parameters") is not Dtype.INT8
         and not draft.values.get("trust_remote_code")
         and not (fsdp_version == 1 and mesh.world_size > 1)
+        and not draft.passthrough.get("axolotl", {}).get("nvfp4_merge_aware")
+        and draft.model.model_type not in draft.rules["no_fused_kernels"]
     )
     return Adapter(
         r=rank,
@@ -253,12 +259,32 @@ def optimizer(draft: Draft) -> Optimizer:
     """Name and numbers; the class's own where it does not take the trainer's."""
     name = draft.take("optimizer.name")
     own = draft.stack.trainer_defaults("optimizers").get(name, {}) if draft.axolotl else {}
+    betas = ("optimizer.beta1", "optimizer.beta2")
+    unused = betas if own and not all(draft.values.get(path) for path in betas) else ()
+    if draft.axolotl and draft.passthrough.get("axolotl", {}).get("optim_args"):
+        draft.note("optimizer", "optim_args: what the optimizer takes from there is not among its numbers here")
 
     def take(part: str) -> float:
         path = f"optimizer.{part}"
+        if path in unused:  # adam_kwargs of core/builders/base.py: both betas, or the class's own
+            draft.trainers(path)
+            return float(own.get(path, draft.table[path]))
         return float(draft.take(path, own[path]) if path in own else draft.take(path))
 
     return Optimizer(name, take("beta1"), take("beta2"), take("epsilon"), take("weight_decay"), take("max_grad_norm"))
+
+
+def reentrant(draft: Draft, wrapped: bool) -> bool:
+    """Whether recomputation is reentrant; `wrapped` is FSDP's own, which never is."""
+    path = "activation_checkpointing_reentrant"
+    if not draft.axolotl:
+        return bool(draft.take(path, False))
+    if draft.model.model_type in draft.rules["never_reentrant"]:
+        draft.trainers(path)
+        return False
+    part = draft.fact("unfrozen_parameters") is not None
+    kept: bool = draft.take(path, draft.values.get("activation_checkpointing", False) and not (wrapped or part))
+    return kept
 
 
 def schedule(draft: Draft, max_steps: int | None) -> Schedule:
@@ -274,6 +300,9 @@ def schedule(draft: Draft, max_steps: int | None) -> Schedule:
             steps = min(int(share * max_steps), int(draft.rules["warmup_steps_max"]))
         else:
             ratio = share
+    if draft.axolotl and steps == 1:
+        steps = 2
+        draft.trainers("schedule.warmup_steps")
     return Schedule(float(rate), draft.take("schedule.scheduler"), steps, ratio)
 
 
@@ -290,19 +319,22 @@ def saving(draft: Draft, max_steps: int | None) -> Saving:
     for name in ("saves_per_epoch", "save_steps_share", "save_strategy"):
         if not draft.states("saving.save_steps") and draft.fact(name) not in (None, "epoch", "steps"):
             draft.note("saving.save_steps", f"{name} is counted as one checkpoint per epoch", name)
-    default_save = None if draft.axolotl or draft.fact("save_strategy") in ("no", "best") else _or_none(draft)
+    logs: int = draft.take("saving.logging_steps", logging) if logging else draft.take("saving.logging_steps")
     return Saving(
-        save_steps=draft.take("saving.save_steps", default_save),
+        save_steps=draft.take("saving.save_steps", _default_saves(draft)),
         save_total_limit=draft.take("saving.save_total_limit"),
-        eval_steps=draft.take("saving.eval_steps", None),
-        logging_steps=draft.take("saving.logging_steps", logging) if logging else draft.take("saving.logging_steps"),
+        eval_steps=draft.take("saving.eval_steps", logs if draft.fact("eval_strategy") == "steps" else None),
+        logging_steps=logs,
         logger=draft.take("saving.logger"),
         save_only_model=draft.take("saving.save_only_model"),
     )
 
 
-def _or_none(draft: Draft) -> Any:
-    return draft.table.get("saving.save_steps")
+def _default_saves(draft: Draft) -> Any:
+    """None, once per epoch, or every so many steps."""
+    if draft.axolotl:
+        return draft.rules["save_steps"] if draft.fact("save_strategy") == "steps" else None
+    return None if draft.fact("save_strategy") in ("no", "best") else draft.table.get("saving.save_steps")
 
 
 def loading(draft: Draft, mesh: Parallelism) -> Loading:

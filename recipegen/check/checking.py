@@ -211,10 +211,20 @@ def _stated(subject: Subject, found: Finding) -> str:
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:
-    """Each finding once; what a reader did not understand is not said beside an error at the same place."""
+    """Each finding once; what a reader did not understand is not said beside an error at the same place, nor is
+    what the schema and the validator say of a key that was removed."""
     once = list({(f.rule, f.where, f.reason): f for f in findings}.values())
     errors = {f.where for f in once if f.severity is Severity.ERROR and f.rule != "RG708"}
-    return [f for f in once if not (f.rule == "RG708" and f.where in errors)]
+    removed = [(f.where, f.field) for f in once if f.rule == "RG716"]
+
+    def twice(found: Finding) -> bool:
+        if found.rule == "RG708":
+            return found.where in errors
+        return found.rule in ("RG701", "RG711") and any(
+            where == found.where and key in found.reason for where, key in removed
+        )
+
+    return [f for f in once if not twice(f)]
 
 
 def _shown(findings: Iterable[Finding], project: Project) -> Iterator[Finding]:

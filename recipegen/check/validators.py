@@ -8,6 +8,7 @@ or at any file but the ones handed in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from recipegen.check.trainer_process import TrainerProcess
 from recipegen.formats.documents import Document, read_json, read_yaml
 from recipegen.spec import Cluster, Finding, RecipegenError, Severity
 
+_QUOTED = re.compile(r"`(\w{1,80})`")
 _TEXT_FILES = (".yaml", ".yml", ".json")
 
 
@@ -159,12 +161,18 @@ def _asked(process: TrainerProcess, kind: str, **request: Any) -> Verdict:
 def _report(validator: str, rule: str, note: str, verdict: Verdict, document: Document) -> ValidationReport:
     findings: list[Finding] = []
     for place, said in verdict.errors:
-        path = tuple(place.split(".")) if place else ()
+        path = tuple(place.split(".")) if place else _named(said, document)
         reason = f"{place}: {said}" if place else said
         findings.append(finding(rule, Severity.ERROR, reason, where=document.where(path), field=place, source=note))
     for said in dict.fromkeys(verdict.warnings):
         findings.append(finding("RG714", Severity.WARNING, said, where=document.name, source=note))
     return ValidationReport(validator, True, note, tuple(findings), verdict.resolved)
+
+
+def _named(said: str, document: Document) -> tuple[str, ...]:
+    """The first key of the file that a message on the whole names in backticks."""
+    keys = document.values if isinstance(document.values, Mapping) else {}
+    return next(((word,) for word in _QUOTED.findall(said) if word in keys), ())
 
 
 def _texts(files: Mapping[str, bytes]) -> dict[str, str]:

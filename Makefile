@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and alone: the CPU build serves where the machine's index has one.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-fast test-long lint clean golden schema
+.PHONY: demo test test-fast test-long lint gallery clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,7 @@ demo: $(VENV)/.light  ## a real project, written from a model, data and a box
 	@echo && ls demo
 
 test: $(VENV)/.train  ## everything a change must pass
+	$(BIN)/recipegen gallery build --check
 	$(BIN)/python -m pytest -m "not long" --durations=15
 	@echo "left to make test-long:" && $(BIN)/python -m pytest -m long --collect-only -q | tail -n 1
 
@@ -45,6 +46,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+gallery: $(VENV)/.light  ## rewrite recipes/ from recipes/gallery.yaml
+	$(BIN)/recipegen gallery build
 
 clean:
 	rm -rf $(VENV) demo dist build

@@ -151,26 +151,35 @@ def _drift(gathered: Gathered) -> Iterator[Finding]:
         return
     if gathered.lock is not None:
         for path, where in assembled.provenance.items():
-            if path.split(".")[0] not in _NOT_DRIFT:
-                yield from _differs(assembled.recipe, path, at(gathered.lock.recipe, path), "recipe.lock", where)
+            if path == "launch.environment":
+                yield from _environment(assembled.recipe, gathered.lock.recipe, where)
+            elif path.split(".")[0] not in _NOT_DRIFT:
+                wanted = at(gathered.lock.recipe, path)
+                yield from _differs(path, at(assembled.recipe, path), wanted, "recipe.lock", where)
     elif gathered.request is not None:
         for field, path in _INTENT.items():
             wanted, stated = getattr(gathered.request, field), assembled.provenance.get(path)
             if wanted is not None and stated:
-                yield from _differs(assembled.recipe, path, wanted, "recipe.yaml", stated)
+                yield from _differs(path, at(assembled.recipe, path), wanted, "recipe.yaml", stated)
 
 
-def _differs(recipe: Recipe, path: str, wanted: Any, file: str, where: str) -> Iterator[Finding]:
-    value = at(recipe, path)
+def _environment(recipe: Recipe, locked: Recipe, where: str) -> Iterator[Finding]:
+    """Variable by variable; those without a value, and the reasons, are comments of the script."""
+    here, there = ({one.name: one.value for one in each.launch.environment} for each in (recipe, locked))
+    for name in {**here, **there}:
+        yield from _differs(name, here.get(name), there.get(name), "recipe.lock", where)
+
+
+def _differs(path: str, value: Any, wanted: Any, file: str, where: str) -> Iterator[Finding]:
     if isinstance(value, float) and isinstance(wanted, (int, float)):
         same = abs(value - wanted) <= 1e-9 * max(abs(value), abs(wanted))
     else:
         same = bool(value == wanted)
     if not same:
-        reason = f"{path} is {shown(_plain(value))} here and {shown(_plain(wanted))} in {file}"
+        reason = f"{path} is {_said(value)} here and {_said(wanted)} in {file}"
         fix = "`recipegen update` brings the files in step, or change recipe.yaml"
         yield finding("RG781", Severity.WARNING, reason, fix=fix, where=where, field=path)
 
 
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
+def _said(value: Any) -> str:
+    return "not set" if value is None else shown(getattr(value, "value", value))

@@ -24,6 +24,7 @@ _COMMANDS = {
     "import": "import_",
     "simulate": "simulate",
     "models": "models",
+    "gallery": "gallery",
     "hardware": "hardware",
     "explain": "explain",
     "completion": "completion",

@@ -17,7 +17,7 @@ from recipegen.catalog.bounded_yaml import Document, read_mapping, shown
 from recipegen.formats import gallery_md, lock
 from recipegen.formats.lock import digest
 from recipegen.project import atomic
-from recipegen.project.files import EXECUTABLE, render
+from recipegen.project.files import EXECUTABLE, GENERATED, render
 from recipegen.project.paths import check_name
 from recipegen.spec import Decision, RecipegenError, Request, Verdict
 
@@ -144,7 +144,8 @@ def build(cells: Sequence[Cell], solve: Callable[[Request], Decision], pins: Map
     chosen = [(cell, decision) for cell, decision in decisions if worth_copying(decision)]
     for cell, decision in chosen:
         for name, content in render(decision, pins=pins).items():
-            files[str(cell.folder / name)] = content
+            if name in GENERATED:  # not the training scripts, which are those of templates/ in every project
+                files[str(cell.folder / name)] = content
     rows = [(str(cell.folder), decision, worth_copying(decision)) for cell, decision in decisions]
     files[INDEX] = gallery_md.write(rows).encode("utf-8")
     return Built(files, decisions, len(chosen))

@@ -17,7 +17,7 @@ from recipegen.estimate.memory import gpu_memory
 from recipegen.estimate.symbols import Symbols, symbols
 from recipegen.estimate.time import step_time
 from recipegen.estimate.traffic import moves
-from recipegen.spec import Estimate, GpuMemory, Traffic
+from recipegen.spec import Estimate, GpuMemory, RecipegenError, Traffic
 
 if TYPE_CHECKING:
     from recipegen.catalog.stack import Stack
@@ -38,8 +38,16 @@ def estimate(
 
     Bytes are per GPU (memory, traffic) or per node (host, disk); seconds are of one optimizer step. The verdict is the
     GPU's; host memory and disk have capacities beside them, and rules of their own. `memory` is `gpu_memory`, or one
-    that remembers, for a search that asks for the same more than once.
+    that remembers, for a search that asks for the same more than once. Raises RecipegenError for a recipe of more
+    machines than the cluster has: what travels between them is not known.
     """
+    nodes = recipe.parallelism.nodes
+    if nodes > cluster.nodes:
+        raise RecipegenError(
+            f"the recipe is for {nodes} nodes, and {cluster.nodes} of {cluster.name} {'is' if cluster.nodes == 1 else 'are'} "
+            "given",
+            fix=f"Give --nodes {nodes} and --network.",
+        )
     x = symbols(model, recipe, stack, triton=cluster.gpu.triton)
     whole = x
     if recipe.parallelism.ep > 1:  # every host reads all experts, and a checkpoint has them all

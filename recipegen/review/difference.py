@@ -42,8 +42,8 @@ class Experiment(str, Enum):
 @dataclass(frozen=True)
 class Change:
     """One Recipe field that means something else. `path` is a Recipe field path, or one below it
-    (`launch.environment.NCCL_P2P_DISABLE`, `datasets.0.path`, `passthrough.axolotl.KEY`); `where` is file:line, "" where
-    no file states the value."""
+    (`datasets.0.path`, `passthrough.axolotl.KEY`), or `environment.NCCL_P2P_DISABLE`, `facts.output_dir`; `where` is
+    file:line, "" where no file states the value."""
 
     path: str
     before: Any
@@ -99,8 +99,8 @@ class Compatibility:
 
 @dataclass(frozen=True)
 class RecipeDifference:
-    """One recipe. `effects` hold every number, changed or not, in a fixed order; `changes` every field, in the order
-    of Recipe. `new`, `fixed` and `kept` are findings of `check`; the places of `new` and `kept` are on the head side."""
+    """One recipe. `effects` hold every number, changed or not, in a fixed order; `changes` every field, in the
+    order of Recipe. `new`, `fixed` and `kept` are findings of `check`, with places of the side that they are of."""
 
     name: str
     status: Status

@@ -71,6 +71,7 @@ def test_a_trained_bf16_head_costs_eight_bytes_a_parameter_while_the_fused_loss_
     assert trained - frozen == pytest.approx(8 * VOCABULARY * WIDTH, rel=0.1)
 
 
+@pytest.mark.long
 def test_compiled_chunks_leave_no_fp32_copy_behind() -> None:
     """Axolotl's chunked loss through inductor, from the allocator's events: two copies of the logits, none in fp32.
 

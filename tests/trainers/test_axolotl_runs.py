@@ -26,7 +26,11 @@ TORCH = {Dtype.FP32: "float32", Dtype.BF16: "bfloat16"}
 # measured again by test_seed_spread (long).
 SPREAD_OVER_SEEDS = 0.03
 FULL = [name for name, case in CASES.items() if case.method == "full"]
-RESUMED = ["qwen3-single-lora", "llama-fsdp2-full", "qwen3-fsdp2-lora", "llama-hybrid-full"]
+RESUMED = [
+    "llama-fsdp2-full",
+    "qwen3-fsdp2-lora",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("qwen3-single-lora", "llama-hybrid-full")),
+]
 
 each_strategy = pytest.mark.parametrize("name", CASES)
 

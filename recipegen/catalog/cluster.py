@@ -38,6 +38,7 @@ __all__ = [
     "describe_hardware",
     "gpu_names",
     "hardware_names",
+    "is_hardware_name",
     "load_cluster",
     "network_names",
     "resolve_hardware",
@@ -126,6 +127,11 @@ def describe_hardware(
     if cluster.network is not None and resolved.network is not None:
         described["network"] = {"name": cluster.network.name, "bus_bandwidth_gb_s": asdict(resolved.network)}
     return described
+
+
+def is_hardware_name(text: str) -> bool:
+    """Whether the catalogue has this machine; nothing is opened for the answer."""
+    return _named_machine(text) is not None
 
 
 def _check_nodes(nodes: object) -> None:

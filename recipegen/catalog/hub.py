@@ -41,14 +41,14 @@ def from_folder(folder: Path, model_id: str) -> ModelSpec:
     return _with_local_facts(spec, folder)
 
 
-def from_hub(model_id: str, revision: str | None = None) -> ModelSpec:
+def from_hub(model_id: str, revision: str | None = None, *, offline: bool | None = None) -> ModelSpec:
     """The model of a Hub id: its config.json and the metadata of its safetensors files.
 
-    Offline (`HF_HUB_OFFLINE`) the cache alone is read. Raises RecipegenError that says what would help: a licence to
-    accept, a login, the name that was meant, or the network.
+    Offline (None: as `HF_HUB_OFFLINE` says) the cache alone is read. Raises RecipegenError that says what would help: a
+    licence to accept, a login, the name that was meant, or the network.
     """
     with _quiet():
-        return _from_hub(model_id, revision, _offline())
+        return _from_hub(model_id, revision, _offline() if offline is None else offline)
 
 
 def _from_hub(model_id: str, revision: str | None, offline: bool) -> ModelSpec:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from recipegen.check import file_findings, fixes, ignore, policy, rules, verification, wording
+from recipegen.check import file_findings, fixes, ignore, policy, repeats, rules, verification, wording
 from recipegen.check.gather import NO_HARDWARE, Gathered, Target, gather
 from recipegen.check.known import known_rules
 from recipegen.check.policy import Policy
+from recipegen.check.probe import Probe
 from recipegen.check.registry import finding
 from recipegen.check.subject import Subject
 from recipegen.check.trainer_process import TrainerProcess
@@ -32,14 +33,15 @@ _ABOUT: Mapping[str, tuple[str, ...]] = {
 }
 
 
-_ROOM = ("memory", "host", "disk")  # families of what must fit
+ROOM = ("memory", "host", "disk")  # families of what must fit
 _WAYS_OUT = "see the ways out"  # which a plan lists, and a check does not
 
 
 @dataclass(frozen=True)
 class Options:
     """What the command line asks for. `policy_file` None: the nearest .recipegen.yaml. `fix`: findings get their safe
-    fixes; nothing is written here."""
+    fixes; nothing is written here. `trainers`: also the models of Axolotl, where they are installed. `probe`: what
+    `recipegen hardware probe` found on the training box."""
 
     target: Target = field(default_factory=Target)
     policy_file: Path | None = None
@@ -47,11 +49,14 @@ class Options:
     strict: bool = False
     accept_tight: bool = False
     fix: bool = False
+    trainers: bool = True
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One project. `where` of findings and `places` are paths as a person named them."""
+    """One project. `where` of findings and `places` are paths as a person named them; `verified` is what a probe said
+    in favour of the recipe."""
 
     project: Project
     subject: Subject
@@ -59,6 +64,7 @@ class Checked:
     findings: tuple[Finding, ...]
     ignored: tuple[Finding, ...]
     ran: tuple[str, ...]
+    verified: tuple[str, ...] = ()
     strict: bool = False
     accept_tight: bool = False
 
@@ -102,17 +108,21 @@ def check(paths: Sequence[str | Path], options: Options | None = None) -> Outcom
     nothing of a recipe is found."""
     options = options or Options()
     found = collect(paths)
-    loose = tuple(_refused(found))
+    loose = refused(found)
     if not found.projects and not any(f.severity is Severity.ERROR for f in loose):
         what = f"{found.skipped[0].shown}: {found.skipped[0].reason}" if found.skipped else "no file of a recipe"
         raise RecipegenError(f"nothing to check: {what}", fix="Give a folder or files of a recipe.")
-    policies = _policies(options)
+    return Outcome(check_projects(found.projects, options, _policies(options)), loose, found.skipped)
+
+
+def check_projects(
+    projects: Iterable[Project], options: Options, policies: Callable[[Path], Policy]
+) -> tuple[Checked, ...]:
+    """Check projects that are collected already. `policies` gives the policy that holds for a folder."""
     with TrainerProcess() as child:
-        checked = tuple(
-            _checked(gather(project, options.target), policies(project.folder), options, child)
-            for project in found.projects
+        return tuple(
+            _checked(gather(project, options.target), policies(project.folder), options, child) for project in projects
         )
-    return Outcome(checked, loose, found.skipped)
 
 
 def _policies(options: Options) -> Callable[[Path], Policy]:
@@ -137,10 +147,12 @@ def _relative(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _refused(found: Collected) -> Iterator[Finding]:
-    for one in found.refused:
-        severity = Severity.ERROR if one.certain else Severity.NOTE
-        yield finding("RG706", severity, one.reason, where=one.shown)
+def refused(found: Collected) -> tuple[Finding, ...]:
+    """A finding for every file that was not read."""
+    return tuple(
+        finding("RG706", Severity.ERROR if one.certain else Severity.NOTE, one.reason, where=one.shown)
+        for one in found.refused
+    )
 
 
 # --- one project
@@ -148,14 +160,15 @@ def _refused(found: Collected) -> Iterator[Finding]:
 
 def _checked(gathered: Gathered, wanted: Policy, options: Options, child: TrainerProcess) -> Checked:
     project, subject = gathered.project, gathered.subject
-    said, ran = file_findings.of(gathered, child, full=options.full)
-    said += [*gathered.problems, *_estimated(subject), *rules.findings(subject), *verification.notes(subject)]
+    said, ran = file_findings.of(gathered, child, full=options.full, trainers=options.trainers)
+    said += [*gathered.problems, *_estimated(subject), *rules.findings(subject)]
+    said += verification.notes(subject, options.probe)
     if subject.estimate is not None:
         said += wanted.exceeded(subject.estimate, subject.main)
     verdict = _verdict(subject, said)
     ignores = ignore.read(project.files, known_rules())
     said += ignores.problems
-    said = wanted.applied(_once(said))
+    said = wanted.applied(repeats.once(said))
     kept = [f for f in said if not ignores.covers(f)]
     if options.fix:
         kept = list(fixes.with_edits(kept, subject))
@@ -166,6 +179,7 @@ def _checked(gathered: Gathered, wanted: Policy, options: Options, child: Traine
         _sorted(_shown(kept, project)),
         _sorted(_shown([f for f in said if ignores.covers(f)], project)),
         tuple(ran),
+        tuple(verification.fulfilled(subject, options.probe)),
         options.strict or wanted.strict,
         options.accept_tight or wanted.accept_tight,
     )
@@ -175,7 +189,7 @@ def _verdict(subject: Subject, said: Iterable[Finding]) -> Verdict:
     """The GPU's, unless the host or its disk is too small: as for a plan. No policy or comment changes it."""
     if subject.estimate is None:
         return Verdict.UNKNOWN
-    short = any(f.family in _ROOM and f.severity is Severity.ERROR and f.required_bytes for f in said)
+    short = any(f.family in ROOM and f.severity is Severity.ERROR and f.required_bytes for f in said)
     return Verdict.DOES_NOT_FIT if short else subject.estimate.verdict
 
 
@@ -208,23 +222,6 @@ def _stated(subject: Subject, found: Finding) -> str:
     fields = (found.field,) if found.field else _ABOUT.get(found.rule, _ABOUT.get(found.family, ()))
     places = (subject.assembled.provenance.get(path) for path in fields)
     return next((place for place in places if place), subject.main or next(iter(subject.files), ""))
-
-
-def _once(findings: Iterable[Finding]) -> list[Finding]:
-    """Each finding once; what a reader did not understand is not said beside an error at the same place, nor is
-    what the schema and the validator say of a key that was removed."""
-    once = list({(f.rule, f.where, f.reason): f for f in findings}.values())
-    errors = {f.where for f in once if f.severity is Severity.ERROR and f.rule != "RG708"}
-    removed = [(f.where, f.field) for f in once if f.rule == "RG716"]
-
-    def twice(found: Finding) -> bool:
-        if found.rule == "RG708":
-            return found.where in errors
-        return found.rule in ("RG701", "RG711") and any(
-            where == found.where and key in found.reason for where, key in removed
-        )
-
-    return [f for f in once if not twice(f)]
 
 
 def _shown(findings: Iterable[Finding], project: Project) -> Iterator[Finding]:

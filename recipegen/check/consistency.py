@@ -145,6 +145,8 @@ def _processes(p: Project) -> Iterator[Finding]:
     if processes and wanted and processes != wanted:
         reason = f"num_processes is {processes}, but the recipe is for {wanted} GPUs"
         yield _error("RG722", p.accelerate, ("num_processes",), reason, f"write {wanted}")
+    elif processes and per_machine <= p.cluster.node.gpu_count and (machines or 1) > nodes:
+        pass  # the machines are missing, not GPUs: said below
     elif processes and (processes > have or per_machine > p.cluster.node.gpu_count):
         reason = f"num_processes is {processes}, but the cluster has {have} GPUs ({p.cluster.summary()})"
         yield _error("RG722", p.accelerate, ("num_processes",), reason, f"write {have}")
@@ -154,7 +156,8 @@ def _processes(p: Project) -> Iterator[Finding]:
         yield finding("RG722", Severity.NOTE, reason, where=where, field="num_processes")
     if machines and machines > nodes:
         reason = f"num_machines is {machines}, but the cluster has {nodes} node{'s' if nodes > 1 else ''}"
-        yield _error("RG722", p.accelerate, ("num_machines",), reason, f"write {nodes}")
+        fix = f"write {nodes}" if nodes > 1 else f"check with --nodes {machines} and --network, or write 1"
+        yield _error("RG722", p.accelerate, ("num_machines",), reason, fix)
 
 
 def _mesh(p: Project) -> Iterator[Finding]:
@@ -216,18 +219,17 @@ def _engines(p: Project) -> Iterator[Finding]:
 
 
 def _checkpointing(p: Project) -> Iterator[Finding]:
-    # With offloaded activations Axolotl leaves the trainer's own checkpointing off (core/builders/base.py 0.19.0).
+    # With offloaded activations Axolotl leaves the trainer's own checkpointing off (core/builders/base.py 0.19.0);
+    # `gradient_checkpointing: offload` is the old spelling of that.
     replaced = _get(p.axolotl, "activation_offloading") not in (None, False, "hidden_states")
-    both = _get(p.axolotl, "gradient_checkpointing") and _get(p.axolotl, "fsdp_config", "activation_checkpointing")
-    if both is True and not replaced:
-        reason = (
-            "gradient_checkpointing and fsdp_config.activation_checkpointing are both on; the trainer stops at that"
-        )
-        path = ("fsdp_config", "activation_checkpointing")
-        yield _error("RG725", p.axolotl, path, reason, "keep gradient_checkpointing")
+    keys = ("activation_checkpointing", "fsdp_activation_checkpointing")
+    for key in keys if _get(p.axolotl, "gradient_checkpointing") is True and not replaced else ():
+        if _get(p.axolotl, "fsdp_config", key) is True:
+            reason = f"gradient_checkpointing and fsdp_config.{key} are both on; the trainer stops at that"
+            yield _error("RG725", p.axolotl, ("fsdp_config", key), reason, "keep gradient_checkpointing")
     section = _get(p.accelerate, "fsdp_config")
     if isinstance(section, Mapping) and _get(p.train, "model", "gradient_checkpointing") is True:
-        for key in ("fsdp_activation_checkpointing", "activation_checkpointing"):
+        for key in keys:
             if section.get(key) is True:
                 reason = f"{key} recomputes what train.json's gradient_checkpointing recomputes already"
                 yield _error("RG725", p.accelerate, ("fsdp_config", key), reason, "keep one of the two")

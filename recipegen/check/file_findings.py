@@ -20,6 +20,7 @@ from recipegen.check.trainer_process import TrainerProcess
 from recipegen.check.validators import validate_accelerate, validate_axolotl, validate_deepspeed
 from recipegen.formats.documents import Document
 from recipegen.formats.reading import at
+from recipegen.formats.secrets import shown as shown_secret
 from recipegen.source import Kind, Project
 from recipegen.spec import Cluster, Finding, Recipe, Severity
 
@@ -45,8 +46,10 @@ _INTENT: Mapping[str, str] = {
 }
 
 
-def of(gathered: Gathered, child: TrainerProcess, *, full: bool) -> tuple[list[Finding], list[str]]:
-    """The findings, and one line for each validation that ran or did not."""
+def of(
+    gathered: Gathered, child: TrainerProcess, *, full: bool, trainers: bool = True
+) -> tuple[list[Finding], list[str]]:
+    """The findings, and one line for each validation that ran or did not. `trainers`: the trainers' own, too."""
     project, subject = gathered.project, gathered.subject
     found: list[Finding] = []
     ran: list[str] = []
@@ -59,7 +62,9 @@ def of(gathered: Gathered, child: TrainerProcess, *, full: bool) -> tuple[list[F
     found += _read(subject)
     found += consistency.check_consistency(_consistency(project, subject))
     ran.append("agreement between the files: batch, processes, mesh, precision, engines")
-    for report in _validators(gathered, child, full=full):
+    if not trainers:
+        ran.append("not run: the trainers' own validators (not asked for)")
+    for report in _validators(gathered, child, full=full) if trainers else ():
         found += (f for f in report.findings if _LOST_FILE not in f.reason)
         ran.append(report.note if report.ran else f"not run: {report.validator}: {report.note}")
     found += _drift(gathered)
@@ -167,7 +172,10 @@ def _environment(recipe: Recipe, locked: Recipe, where: str) -> Iterator[Finding
     """Variable by variable; those without a value, and the reasons, are comments of the script."""
     here, there = ({one.name: one.value for one in each.launch.environment} for each in (recipe, locked))
     for name in {**here, **there}:
-        yield from _differs(name, here.get(name), there.get(name), "recipe.lock", where)
+        value, wanted = (shown_secret(name, values.get(name)) for values in (here, there))
+        if value == wanted and here.get(name) != there.get(name):
+            wanted = "another one"
+        yield from _differs(name, value, wanted, "recipe.lock", where)
 
 
 def _differs(path: str, value: Any, wanted: Any, file: str, where: str) -> Iterator[Finding]:
@@ -177,7 +185,7 @@ def _differs(path: str, value: Any, wanted: Any, file: str, where: str) -> Itera
         same = bool(value == wanted)
     if not same:
         reason = f"{path} is {_said(value)} here and {_said(wanted)} in {file}"
-        fix = "`recipegen update` brings the files in step, or change recipe.yaml"
+        fix = "where it is meant, say it in recipe.yaml, then `recipegen update`, which keeps edits of files"
         yield finding("RG781", Severity.WARNING, reason, fix=fix, where=where, field=path)
 
 

@@ -100,7 +100,7 @@ class _Fixer:
     def edits_for(self, finding: Finding) -> tuple[Edit, ...]:
         kinds = {
             "RG701": self._renamed,
-            "RG702": self._renamed,
+            "RG702": self._refused,
             "RG703": self._plugin,
             "RG705": self._number,
             "RG715": self._modern,
@@ -130,6 +130,11 @@ class _Fixer:
             return  # another trainer's word, not a misspelling: it may count something else
         if _one_is_near(key, found[1], self._objects(trainer)):
             yield (Edit(place.name, place.path, "rename", key=found[1]),)
+
+    def _refused(self, finding: Finding, place: _Place) -> Iterator[tuple[Edit, ...]]:
+        """A misspelt key where keys are strict, or a value that was a spelling once (`bf16: full`)."""
+        yield from self._renamed(finding, place)
+        yield from self._modern(finding, place)
 
     def _objects(self, trainer: str) -> list[Iterable[str]]:
         """The names of the keys of each kind of mapping."""
@@ -176,7 +181,8 @@ class _Fixer:
         reading = read(content, place.name)
         if len(reading.problems) > len(place.reading.problems):
             return False
-        if finding.rule == "RG715" and not _means_the_same(place.reading, reading, finding.field):
+        modern = finding.rule == "RG715" or (finding.rule == "RG702" and finding.field in place.reading.legacy)
+        if modern and not _means_the_same(place.reading, reading, finding.field):
             return False
         before, after = self._found(place.document, place.reading), self._check(content, place)
         known = {_identity(one) for one in before}
@@ -244,8 +250,10 @@ def _modern(place: _Place, today: str) -> Iterator[tuple[Edit, ...]]:
         if new == old:
             yield (Edit(name, old, "set", written),)
         elif place.value(new) is None and old[:-1] == new[:-1]:
-            # `flash_attention: true` is the one key in other words; `gradient_checkpointing: offload` is two settings.
-            yield (Edit(name, old, "rename", key=new[-1]), Edit(name, new, "set", written))
+            # `flash_attention: true` is the one key in other words; `gradient_checkpointing: offload` is two settings,
+            # of which the trainer refuses the second without the first.
+            if value is True:
+                yield (Edit(name, old, "rename", key=new[-1]), Edit(name, new, "set", written))
             yield (Edit(name, old, "set", True), Edit(name, new[:-1], "insert", written, new[-1]))
         return
     if old[:-1] == new[:-1]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recipegen.catalog import load_cluster, load_stack
 from recipegen.catalog import model as models
+from recipegen.catalog.bounded_yaml import shown
+from recipegen.catalog.cluster import is_hardware_name
 from recipegen.catalog.stack import Stack
 from recipegen.check.registry import finding
 from recipegen.check.subject import Subject
@@ -27,7 +29,7 @@ from recipegen.formats import (
 from recipegen.formats.assemble import assemble
 from recipegen.formats.assembled import Assembled, Unknown
 from recipegen.formats.reading import Reading
-from recipegen.source import Kind, Project
+from recipegen.source import Kind, Project, Within
 from recipegen.spec import Cluster, Estimate, Finding, ModelSpec, RecipegenError, Request, Severity
 
 READERS: Mapping[Kind, Callable[[bytes, str], Reading]] = {
@@ -78,7 +80,7 @@ def gather(project: Project, target: Target) -> Gathered:
     }
     ordered = [readings[name] for name in sorted(readings, key=lambda name: name != project.main)]
     taken: list[str] = []
-    find = _local_model(project.folder, taken)
+    find = _local_model(project, taken)
     assembled = assemble(ordered, stack, cluster=cluster, model=find, hardware=hardware)
     place = assembled.provenance.get("model", project.main)
     notes = (Unknown("model", reason, place) for reason in dict.fromkeys(taken))
@@ -138,9 +140,13 @@ def _cluster(
 ) -> tuple[Cluster | None, str]:
     """The machines: of the command line, else of recipe.yaml, else of recipe.lock."""
     overrides = {**(request.hardware_overrides if request else {}), **target.overrides}
-    if target.hardware:
-        nodes, network = target.nodes or 1, target.network or "none"
-        cluster = load_cluster(target.hardware, nodes=nodes, network=network, overrides=target.overrides)
+    if target.hardware:  # another box; as many, on the same network, unless that is said too
+        nodes, network = target.nodes, target.network
+        if nodes is None and request is not None:
+            nodes, network = request.nodes, network or request.network
+        elif nodes is None and locked is not None:
+            nodes, network = locked.recipe.parallelism.nodes, network or locked.recipe.network
+        cluster = load_cluster(target.hardware, nodes=nodes or 1, network=network or "none", overrides=target.overrides)
         return cluster, target.hardware
     if request is not None:
         name, nodes, network, file = request.hardware, request.nodes, request.network, project.of_kind(Kind.RECIPE)[0]
@@ -149,16 +155,47 @@ def _cluster(
         name, nodes, network = recipe.hardware, recipe.parallelism.nodes, recipe.network
     else:
         return None, ""
-    beside = project.folder / os.path.expanduser(name)
-    profile = str(beside) if name.endswith((".yaml", ".yml")) and beside.is_file() else name
     try:
         cluster = load_cluster(
-            profile, nodes=target.nodes or nodes, network=target.network or network, overrides=overrides
+            _profile(project, name), nodes=target.nodes or nodes, network=target.network or network, overrides=overrides
         )
     except RecipegenError as error:
-        problems.append(finding("RG702", Severity.ERROR, str(error), where=_place(project, file, "hardware")))
+        reason = _from_top(str(error), project.within)
+        problems.append(finding("RG702", Severity.ERROR, reason, where=_place(project, file, "hardware")))
         return None, ""
-    return cluster, name
+    return _from_top(cluster, project.within), name
+
+
+def _profile(project: Project, name: str) -> str:
+    """The name of a machine, or the path of a person's own profile. Raises RecipegenError for one outside of the tree
+    that the project may be read from."""
+    is_path = name.endswith((".yaml", ".yml"))
+    if project.within is None:
+        beside = project.folder / os.path.expanduser(name)
+        return str(beside) if is_path and beside.is_file() else name
+    if is_hardware_name(name):
+        return name
+    found = project.within.file(project.folder, name) if is_path else None
+    if found is None:
+        raise RecipegenError(
+            f"the hardware profile {shown(name)} is no name of the catalogue and no YAML file inside of this tree",
+            fix="Give --hardware, or a path inside of the tree.",
+        )
+    return str(found)
+
+
+def _from_top(value: Any, within: Within | None) -> Any:
+    """A text, or a dataclass with texts, whose paths begin at the top of the tree instead of where it lies here."""
+    if within is None:
+        return value
+    if isinstance(value, str):
+        for root in (within.root, within.beside):
+            value = value.replace(f"{root}{os.sep}", "") if root else value
+    elif isinstance(value, tuple):
+        return tuple(_from_top(one, within) for one in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: _from_top(getattr(value, one.name), within) for one in fields(value)})
+    return value
 
 
 def _place(project: Project, file: str, key: str) -> str:
@@ -166,7 +203,7 @@ def _place(project: Project, file: str, key: str) -> str:
     return document.where((key,)) if document else file
 
 
-def _local_model(folder: Path, taken: list[str]) -> Callable[[str], ModelSpec | None]:
+def _local_model(project: Project, taken: list[str]) -> Callable[[str], ModelSpec | None]:
     """Folders with a config.json, models of the catalogue, and shapes that are known by name; never the Hub.
 
     What makes a shape another than that of the file's own name goes to `taken`, a line each.
@@ -178,7 +215,7 @@ def _local_model(folder: Path, taken: list[str]) -> Callable[[str], ModelSpec | 
         if not name or len(name) > _LONGEST_NAME or not name.isprintable():
             return None
         try:
-            for path in dict.fromkeys((folder / os.path.expanduser(name), Path(name).expanduser())):
+            for path in _model_folders(project, name):
                 if (path / "config.json").is_file():
                     return hub.from_folder(path, name)
             found = models.find(name)
@@ -189,6 +226,13 @@ def _local_model(folder: Path, taken: list[str]) -> Callable[[str], ModelSpec | 
         return _known_name(name, taken)
 
     return load
+
+
+def _model_folders(project: Project, name: str) -> list[Path]:
+    if project.within is not None:
+        found = project.within.folder(project.folder, name)
+        return [] if found is None else [found]
+    return list(dict.fromkeys((project.folder / os.path.expanduser(name), Path(name).expanduser())))
 
 
 def _known_name(name: str, taken: list[str]) -> ModelSpec | None:

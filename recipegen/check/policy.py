@@ -4,6 +4,7 @@
     strict: false          # warnings fail
     accept_tight: false    # `tight` passes
     budgets: {max_peak_gib: 30, max_hours: 48, max_host_gb: 700, max_disk_gb: 2000}
+    review: {fail_on: [does_not_fit, new_error, breaks_resume]}   # of `recipegen diff` and `recipegen review`
 
 It is read from the folder of the recipe, else from the folders above it up to the current one.
 """
@@ -25,7 +26,12 @@ from recipegen.spec.units import GB, GIB
 
 NAME = ".recipegen.yaml"
 OFF = "off"
-_KEYS = ("severities", "strict", "accept_tight", "budgets")
+_KEYS = ("severities", "strict", "accept_tight", "budgets", "review")
+_REVIEW_KEYS = ("fail_on",)
+# What a review can fail for.
+REVIEW_FAILS = (
+    "does_not_fit", "tight", "new_error", "new_warning", "breaks_resume", "different_experiment", "unreadable",
+)  # fmt: skip
 _HOUR_S = 3600.0
 
 
@@ -48,12 +54,14 @@ BUDGETS: Mapping[str, Budget] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """`severities` maps rule ids to a severity, or None for `off`. `where` is the file, "" for the defaults."""
+    """`severities` maps rule ids to a severity, or None for `off`; `fail_on` holds words of REVIEW_FAILS. `where` is
+    the file, "" for the defaults."""
 
     severities: Mapping[str, Severity | None] = field(default_factory=dict)
     strict: bool = False
     accept_tight: bool = False
     budgets: Mapping[str, float] = field(default_factory=dict)
+    fail_on: tuple[str, ...] = ()
     where: str = ""
 
     def applied(self, findings: Collection[Finding]) -> list[Finding]:
@@ -86,8 +94,11 @@ def find(folder: Path) -> Path | None:
 
 def read(path: Path, known_rules: Collection[str]) -> Policy:
     """The policy in a file. Raises RecipegenError with file and line for anything that is not one."""
-    place = shown_path(path)
-    content = read_bounded(path)
+    return of_bytes(read_bounded(path), shown_path(path), known_rules)
+
+
+def of_bytes(content: bytes, place: str, known_rules: Collection[str]) -> Policy:
+    """The policy in the content of a file that is called `place`."""
     if not content.strip():
         return Policy(where=place)
     document = parse(content, place, what="a policy")
@@ -100,6 +111,7 @@ def read(path: Path, known_rules: Collection[str]) -> Policy:
         strict=_truth(document, "strict"),
         accept_tight=_truth(document, "accept_tight"),
         budgets=dict(_budgets(document)),
+        fail_on=_fail_on(document),
         where=place,
     )
 
@@ -146,3 +158,18 @@ def _budgets(document: Document) -> Iterator[tuple[str, float]]:
             where = document.where("budgets", key)
             raise RecipegenError(f"{key}: {shown(value)} must be a number above 0", where=where)
         yield key, float(value)
+
+
+def _fail_on(document: Document) -> tuple[str, ...]:
+    review = _mapping(document, "review")
+    for key in review:
+        if key not in _REVIEW_KEYS:
+            raise _unknown(document, ("review", key), key, _REVIEW_KEYS)
+    words = review.get("fail_on") or []
+    where = document.where("review", "fail_on")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise RecipegenError("review.fail_on must be a list of words", where=where)
+    for index, word in enumerate(words):
+        if word not in REVIEW_FAILS:
+            raise _unknown(document, ("review", "fail_on", str(index)), word, REVIEW_FAILS)
+    return tuple(dict.fromkeys(words))

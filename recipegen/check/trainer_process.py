@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import queue
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 from recipegen.spec import RecipegenError
 
+DATE = "\0date"  # the only key of a mapping that stands for a date
 TIMEOUT_S = 300.0  # a first import of the whole stack takes 10 to 60 s on a busy machine
 _KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONUSERBASE", "SYSTEMROOT", "TMPDIR", "VIRTUAL_ENV")
 _SET = {
@@ -52,10 +54,14 @@ class TrainerProcess:
 
     def ask(self, kind: str, **request: Any) -> Mapping[str, Any]:
         """The child's answer. Raises RecipegenError when it died or took longer than the timeout."""
+        try:
+            line = json.dumps({"kind": kind, **request}, default=_date) + "\n"
+        except ValueError:
+            raise RecipegenError(f"the validator of {kind} was not asked: a number has thousands of digits") from None
         child = self._started()
         assert child.stdin is not None
         try:
-            child.stdin.write(json.dumps({"kind": kind, **request}) + "\n")
+            child.stdin.write(line)
             child.stdin.flush()
             answer: Mapping[str, Any] = json.loads(self._answers.get(timeout=self._timeout_s) or "null")
         except (OSError, queue.Empty, ValueError):
@@ -95,6 +101,13 @@ class TrainerProcess:
             assert self._child.stdout is not None
             threading.Thread(target=_read, args=(self._child.stdout, self._answers), daemon=True).start()
         return self._child
+
+
+def _date(value: Any) -> Any:
+    """A date of YAML on its way through JSON; trainer_worker.py makes it one again."""
+    if isinstance(value, datetime.date):
+        return {DATE: value.isoformat()}
+    raise TypeError(f"a {type(value).__name__} has no place in a request")
 
 
 def _read(stream: IO[str], answers: queue.Queue[str]) -> None:

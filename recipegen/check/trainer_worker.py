@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import datetime
 import io
 import json
 import os
@@ -18,6 +19,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from recipegen.check.trainer_process import DATE
 
 Answer = dict[str, Any]
 
@@ -29,7 +32,7 @@ def main() -> int:
     here = os.path.realpath(os.getcwd())
     sys.path[:] = [entry for entry in sys.path if entry and os.path.realpath(entry) != here]
     for line in sys.stdin:
-        request = json.loads(line)
+        request = json.loads(line, object_hook=_dated)
         try:
             answer = HANDLERS[request["kind"]](request)
         except Exception as error:
@@ -37,6 +40,15 @@ def main() -> int:
         answers.write(json.dumps(answer, default=str) + "\n")
         answers.flush()
     return 0
+
+
+def _dated(found: Answer) -> Any:
+    """What trainer_process.py wrote for a date of YAML, as that date."""
+    if found.keys() != {DATE}:
+        return found
+    text = found[DATE]
+    kind = datetime.datetime if "T" in text else datetime.date
+    return kind.fromisoformat(text)
 
 
 # --- Axolotl

@@ -23,6 +23,7 @@ from recipegen.formats.documents import Document, read_json, read_yaml
 from recipegen.spec import Cluster, Finding, RecipegenError, Severity
 
 _QUOTED = re.compile(r"`(\w{1,80})`")
+_WORDS = re.compile(r"\w{1,80}")
 _TEXT_FILES = (".yaml", ".yml", ".json")
 
 
@@ -170,9 +171,14 @@ def _report(validator: str, rule: str, note: str, verdict: Verdict, document: Do
 
 
 def _named(said: str, document: Document) -> tuple[str, ...]:
-    """The first key of the file that a message on the whole names in backticks."""
+    """The first key of the file that a message on the whole names: in backticks, else as a word that is no plain one,
+    else by its value."""
     keys = document.values if isinstance(document.values, Mapping) else {}
-    return next(((word,) for word in _QUOTED.findall(said) if word in keys), ())
+    words = [*_QUOTED.findall(said), *(word for word in _WORDS.findall(said) if "_" in word)]
+    values = {value: key for key, value in keys.items() if isinstance(value, str) and value in words}
+    named = next((word for word in words if word in keys), None)
+    named = named or next((str(values[word]) for word in words if word in values), None)
+    return (named,) if named else ()
 
 
 def _texts(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recipegen.cli.answer import wrap, write
 from recipegen.cli.options import complete, complete_hardware
-from recipegen.spec import RecipegenError
 
 if TYPE_CHECKING:
     from recipegen.check.checking import Checked, Options, Outcome
 
-_WIDTH = 100
 _FORMATS = ["text", "json", "github", "sarif"]
 
 
@@ -53,6 +49,13 @@ _FORMATS = ["text", "json", "github", "sarif"]
     metavar="FILE",
     help="Severities and budgets.  [default: the nearest .recipegen.yaml]",
 )
+@click.option(
+    "--probe",
+    "probe_file",
+    type=click.Path(),
+    metavar="FILE",
+    help="What `recipegen hardware probe --format json` found on the training box: answers `needs verification`.",
+)
 @click.option("--full", is_flag=True, help="Run all of the trainers' own validators that are installed (slow).")
 @click.option("--fix", is_flag=True, help="Show the safe fixes as a diff, write them, check again.")
 @click.option("--diff", "diff_only", is_flag=True, help="Show the safe fixes as a diff, write nothing.")
@@ -72,6 +75,7 @@ def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any
       recipegen check axolotl.yaml --hardware kentino-8x-rtx-5090
       recipegen check recipes/ --format github
       recipegen check . --fix
+      recipegen check . --probe box.json
       recipegen check . && ./launch.sh
 
     Exit code: 0 good, 1 does not fit, tight (unless --accept-tight) or any error, 2 bad input.
@@ -87,6 +91,7 @@ def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any
     from recipegen.check.checking import check as check_paths
     from recipegen.check.gather import Target
     from recipegen.check.printers.shared import failure
+    from recipegen.check.probe import read_probe
 
     options = Options(
         target=Target(given["hardware"], given["nodes"], given["network"], given["stack"]),
@@ -95,13 +100,14 @@ def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any
         strict=given["strict"],
         accept_tight=given["accept_tight"],
         fix=given["fix"] or given["diff_only"],
+        probe=read_probe(given["probe_file"]) if given["probe_file"] else None,
     )
     outcome = check_paths(paths, options)
     fixed: dict[str, Any] = {}
     if options.fix:
         outcome, fixed = _fixed(paths, options, outcome, output, given)
     lines = list(_lines(outcome, output, given["verbose"], fixed, colour=not given["output_file"]))
-    _answer(lines, given["output_file"])
+    write(lines, given["output_file"])
     if outcome.exit_code:
         click.echo(click.style("check failed: ", fg="red", bold=True) + failure(outcome), err=True)
     return outcome.exit_code
@@ -172,47 +178,5 @@ def _lines(outcome: Outcome, output: str, verbose: bool, fixed: dict[str, Any], 
         def paint(text: str, name: str) -> str:
             return click.style(text, fg=name, bold=True)
 
-        for line in printers.text(outcome, costs=costs, paint=paint, wrap=_wrap, verbose=verbose):
+        for line in printers.text(outcome, costs=costs, paint=paint, wrap=wrap, verbose=verbose):
             yield line if colour else click.unstyle(line)
-
-
-def _wrap(text: str, indent: str) -> Iterator[str]:
-    """In lines; a path is never cut, so that it can be copied."""
-    yield from textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=" " * max(len(indent), 4),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _answer(lines: list[str], file: str | None) -> None:
-    """To stdout, or to a file that is there whole or not at all."""
-    text = "\n".join(lines) + "\n"
-    if file is None:
-        click.echo(text, nl=False)
-        return
-    folder, name = os.path.split(file)
-    try:
-        if os.path.isdir(file):
-            raise RecipegenError("is a folder", where=file)
-        handle, temporary = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder or ".")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-                stream.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, file)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RecipegenError(f"cannot write the answer: {reason}", where=file) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

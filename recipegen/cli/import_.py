@@ -14,7 +14,7 @@ import click
 
 from recipegen import __version__
 from recipegen.cli.options import complete, complete_hardware
-from recipegen.spec import Decision, Verdict
+from recipegen.spec import Decision, RecipegenError, Severity, Verdict
 from recipegen.spec.units import gib, seconds
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def import_(
       recipegen import axolotl.yaml --hardware kentino-8x-rtx-5090
       recipegen import runs/old --hardware box.yaml --out tune
 
-    Exit code: 0 written, 1 it would not fit (nothing is written), 2 bad input (nothing is written).
+    Exit code: 0 written, 1 written, but it does not fit or has an error, 2 bad input (nothing is written).
     """
     from recipegen.check.gather import Target
     from recipegen.cli import show
@@ -74,8 +74,14 @@ def import_(
     decision = found.decision
     written: list[str] = []
     validation: list[str] = []
-    if decision.verdict in (Verdict.FITS, Verdict.TIGHT):
-        validation, doubts = validate(render(localize(decision, place)), decision)
+    if decision.verdict is not Verdict.UNKNOWN:  # what does not fit is a person's recipe all the same
+        try:
+            validation, doubts = validate(render(localize(decision, place)), decision)
+        except RecipegenError as error:
+            raise RecipegenError(
+                f"the new project does not pass validation: {error}",
+                fix="Mend the original first: `recipegen check` shows where, and --fix mends what is mechanical.",
+            ) from None
         decision = replace(decision, warnings=(*decision.warnings, *doubts))
         written = create(decision, folder, force=force)
     found = replace(found, decision=decision)
@@ -93,6 +99,17 @@ def import_(
             validation=validation,
             between=_lines(found, verbose),
         )
+    return _exit_code(decision)
+
+
+def _exit_code(decision: Decision) -> int:
+    """As `recipegen check` of the new project: an error of a rule fails it as well. One line on stderr says so."""
+    from recipegen.cli import show
+
+    wrong = next((f for f in decision.findings if f.severity is Severity.ERROR), None)
+    if wrong is not None and show.exit_code(decision) == 0:
+        click.echo(click.style(f"{wrong.rule}: ", fg="red", bold=True) + wrong.reason, err=True)
+        return 1
     return show.exit_code(decision)
 
 
@@ -204,11 +221,11 @@ def _json(
         "source": list(paths),
         "verdict": decision.verdict.value,
         "recommended": decision.recommended,
-        "request": to_plain(recipe_yaml.values(decision.request)),
+        "request": to_plain(recipe_yaml.values(decision.request), for_print=True),
         "recipe": recipe_json(decision.recipe),
         "estimate": estimate_json(decision.estimate),
-        "pins": [to_plain(pin) for pin in found.pins],
-        "changed": [to_plain(one) for one in found.changed],
+        "pins": [to_plain(pin, for_print=True) for pin in found.pins],
+        "changed": [to_plain(one, for_print=True) for one in found.changed],
         "files_only": dict(found.beyond),
         "otherwise": None if other is None else {
             "verdict": other.verdict.value,

@@ -21,12 +21,16 @@ _COMMANDS = {
     "new": "new",
     "plan": "plan",
     "check": "check",
+    "diff": "diff",
+    "review": "review",
     "import": "import_",
+    "update": "update",
     "simulate": "simulate",
     "models": "models",
     "gallery": "gallery",
     "hardware": "hardware",
     "explain": "explain",
+    "comment": "comment",
     "completion": "completion",
 }
 
@@ -132,7 +136,8 @@ def _colour() -> bool | None:
 
 
 def _complain(text: str, code: int) -> int:
-    click.echo(click.style("error: ", fg="red", bold=True) + text, err=True, color=_colour())
+    line = "".join(character if character.isprintable() else "?" for character in text)  # names of files and models
+    click.echo(click.style("error: ", fg="red", bold=True) + line, err=True, color=_colour())
     return code
 
 

@@ -13,6 +13,7 @@ import click
 
 from recipegen import __version__
 from recipegen.formats.plain import to_plain as plain
+from recipegen.formats.secrets import hidden
 from recipegen.spec import Alternative, Decision, Estimate, ModelSpec, Recipe, Severity, Term, Verdict
 from recipegen.spec.units import GIB, gb, gib, seconds
 
@@ -90,7 +91,7 @@ def as_json(decision: Decision, command: str) -> dict[str, Any]:
 
 def recipe_json(recipe: Recipe) -> dict[str, Any]:
     """A recipe with what follows from it: the global batch size and the label of its precision."""
-    document: dict[str, Any] = plain(recipe)
+    document: dict[str, Any] = hidden(plain(recipe, for_print=True))
     document["global_batch_size"] = recipe.global_batch_size
     document["precision"]["label"] = recipe.precision.label.value
     return document
@@ -284,7 +285,10 @@ def _written(
         yield f"  {name} was edited: your version is kept as {kept}"
     for line in validation or []:
         yield from wrap(line if line.startswith("not run") else f"validated: {line}", "  ")
-    yield f"Next: cd {folder} && ./launch.sh"
+    if d.verdict is Verdict.DOES_NOT_FIT:
+        yield "Next: it does not fit as it is: change recipe.yaml, or leave pins out, then `recipegen new --recipe`"
+    else:
+        yield f"Next: cd {folder} && ./launch.sh"
 
 
 def wrap(text: str, indent: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 import click
 
@@ -13,14 +14,21 @@ from recipegen.decide import decide
 from recipegen.spec import DatasetSpec, Decision, ModelSpec, Request
 
 
-def solve(request: Request) -> Decision:
-    """The decision of a request; progress goes to stderr on a terminal."""
+def solve(
+    request: Request, *, model: ModelSpec | None = None, measured: Mapping[str, DatasetSpec] | None = None
+) -> Decision:
+    """The decision of a request; progress goes to stderr on a terminal.
+
+    `model` is what its name means, where that is known already; `measured` are data sets, by their paths, that are not
+    measured again.
+    """
     cluster = load_cluster(
         request.hardware, nodes=request.nodes, network=request.network, overrides=request.hardware_overrides
     )
-    model = load_model(request.model, revision=request.model_revision)
+    model = model or load_model(request.model, revision=request.model_revision)
     stack = load_stack(request.stack)
-    datasets = tuple(_measure(path, request, model) for path in request.dataset)
+    known = measured or {}
+    datasets = tuple(known[path] if path in known else _measure(path, request, model) for path in request.dataset)
     decision = decide(request, model, cluster, stack, datasets)
     if any(request.passthrough.values()):
         from recipegen.formats.modelled import refuse_modelled_keys

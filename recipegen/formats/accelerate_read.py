@@ -41,7 +41,7 @@ from recipegen.formats import documents
 from recipegen.formats.collector import Collector, Key, number, one_of, text, truth, whole, word
 from recipegen.formats.deepspeed_read import device, stage, strategy_of
 from recipegen.formats.documents import Document
-from recipegen.formats.fsdp_read import STRATEGIES, VERSION_1, VERSION_2, decide_version_1, sharding, version
+from recipegen.formats.fsdp_read import VERSION_1, VERSION_2, decide_version_1, sharding, version
 from recipegen.formats.reading import Reading
 from recipegen.spec import Dtype, Recipe, Strategy
 
@@ -220,8 +220,7 @@ def _read_fsdp(found: Collector) -> None:
     found.facts["fsdp_version"] = number_of
     for row in _FSDP:
         take(row)
-    reshard = written.get("fsdp_reshard_after_forward", "fsdp_reshard_after_forward")
-    path = ("fsdp_config", reshard)
+    path: tuple[str, ...] = ("distributed_type",)
     if number_of == VERSION_2:
         take(Key("fsdp_reshard_after_forward", truth, "fsdp.reshard_after_forward"))
         replicas, shards = (found.values.get(f"parallelism.dp_{kind}", 1) for kind in ("replicate", "shard"))
@@ -234,10 +233,9 @@ def _read_fsdp(found: Collector) -> None:
     name = take(Key("fsdp_sharding_strategy", sharding, fact="fsdp_sharding_strategy"))
     if name is not None:
         path = ("fsdp_config", written["fsdp_sharding_strategy"])
-    elif isinstance(found.raw(*path), str) and found.raw(*path).upper() in STRATEGIES:
-        # The word of FSDP1 under the name of FSDP2: Accelerate takes it when there is no sharding strategy.
-        name = take(Key("fsdp_reshard_after_forward", sharding, fact="fsdp_sharding_strategy"))
-    decide_version_1(found, name, path if name is not None else ("distributed_type",))
+    # fsdp_reshard_after_forward with a word of FSDP1 has no effect: the launcher's sharding strategy is never empty,
+    # and Accelerate prefers it (commands/launch.py: FULL_SHARD; accelerator.py).
+    decide_version_1(found, name, path)
 
 
 def _read_deepspeed(found: Collector) -> None:

@@ -16,12 +16,14 @@ convert them. `adapter.*` is taken wherever it stands; whether an adapter is tra
 | stage | str | LLaMA-Factory's kind of training: sft, pt, dpo, ... |
 | dataset, dataset_name, train_file, template | raw | data as the trainer names it |
 | flash_attn | str | `auto`: LLaMA-Factory chooses |
+| every_n_layers | int | only each so-manieth layer is recomputed |
 | neat_packing, auto_find_batch_size, use_liger_kernel | bool | as in the file |
 | fsdp_version | int | 2 when an FSDP file does not say (Transformers 5) |
 | fsdp_sharding_strategy | str | word of FSDP1 |
 | fsdp_auto_wrap_policy, fsdp_activation_checkpointing | str, bool | of `fsdp_config` |
 | fsdp_config_file, deepspeed_config_file | str | a path in place of a mapping |
 | report_to | tuple of str | all loggers |
+| trl | tuple of str | words that only TRL's SFTConfig, its script and its ModelConfig have |
 | save_strategy, eval_strategy, logging_strategy | str | steps, epoch, no, best |
 | save_steps, eval_steps, logging_steps | float | below 1, a share of the run; eval_steps also without eval_strategy |
 | auto | tuple of str | dotted keys that say "auto" |
@@ -45,6 +47,10 @@ FORMAT = "arguments"
 _DTYPES = {"float32": Dtype.FP32, "fp32": Dtype.FP32, "bfloat16": Dtype.BF16, "bf16": Dtype.BF16}
 _LOGGERS = ("tensorboard", "wandb", "trackio", "mlflow")
 _ATTENTION = {"fa2": "flash_attention_2", "fa3": "flash_attention_3", "sdpa": "sdpa", "disabled": "eager"}
+# trl 1.9.0: SFTConfig (without what LLaMA-Factory spells alike beside its own words), and ModelConfig's switch.
+_TRL = ("max_length", "packing", "packing_strategy", "padding_free", "eval_packing", "dataset_text_field",
+        "completion_only_loss", "assistant_only_loss", "loss_type", "chat_template_path", "truncation_mode",
+        "use_peft", "use_bnb_nested_quant")  # fmt: skip
 _ALL_LINEAR = ("all", "all-linear")
 _UNLIMITED = -1  # max_steps of TrainingArguments
 _FOUR, _EIGHT = 4, 8  # bits
@@ -78,6 +84,7 @@ _KEYS = (
     Key("warmup_ratio", _ratio, "schedule.warmup_ratio"),
     Key("gradient_checkpointing", truth, "activation_checkpointing"),
     Key("gradient_checkpointing_kwargs.use_reentrant", truth, "activation_checkpointing_reentrant"),
+    Key("gradient_checkpointing_kwargs.every_n_layers", whole(1), fact="every_n_layers"),
     Key("activation_offloading", truth, "activation_offloading"),
     Key("torch_compile", truth, "torch_compile"),
     Key("attn_implementation", text, "attention"),
@@ -182,9 +189,15 @@ def interpret(document: Document) -> Reading:
     _adapter(found)
     _steps(found)
     _kernels(found)
+    for key in ("torch_compile_backend", "torch_compile_mode"):  # either turns it on
+        if found.raw(key) is not None and not found.values.get("torch_compile"):
+            found.value("torch_compile", True, (key,))
     _logger(found)
     fsdp_read.training_arguments(found)
     _deepspeed(found)
+    words = tuple(name for name in _TRL if found.raw(name) is not None)
+    if words:
+        found.facts["trl"] = words
     return found.reading()
 
 

@@ -5,9 +5,9 @@ arguments; a command line that carries the arguments itself), the DeepSpeed JSON
 `accelerate launch`. Two words of the accelerate file outlast Axolotl's, because Axolotl exports only what is true
 (axolotl 0.19.0, utils/trainer.py): FSDP's `offload_params` and `dynamo_backend`.
 
-What no file states is the trainer's default (catalog/stacks/*/trainer_defaults.yaml; assemble_fields.py). What follows
-from other fields is looked up as in decide/build.py: `precision` from the stack's table, `attention_memory` from its
-attention table, the mesh from the processes.
+What no file states is the trainer's default (catalog/stacks/*/trainer_defaults.yaml; assemble_fields.py,
+assemble_run.py). What follows from other fields is looked up as in decide/build.py: `precision` from the stack's table,
+`attention_memory` from its attention table, the mesh from the processes.
 
 No file carries, so these come from the cluster, the catalogue or nowhere:
 
@@ -34,6 +34,7 @@ from typing import Any
 from recipegen.catalog.stack import Stack
 from recipegen.formats import assemble_engine as engines
 from recipegen.formats import assemble_fields as parts
+from recipegen.formats import assemble_run as run
 from recipegen.formats import deepspeed_read
 from recipegen.formats.assemble_draft import Blocked, Draft, merge
 from recipegen.formats.assemble_limits import limits
@@ -45,6 +46,7 @@ from recipegen.spec import Cluster, Dtype, LossKernel, Method, ModelSpec, Recipe
 TRAINERS = ("axolotl", "train_json", "arguments")
 _LLAMA_FACTORY = ("finetuning_type", "stage", "template", "neat_packing")  # facts that only its files state
 _LOADED_AS = {"nf4": Dtype.NF4, "int8": Dtype.INT8}  # formats of bitsandbytes' republished weights
+_FULL_SHARD = "FULL_SHARD"
 _STICKY = {"fsdp.offload_params": True, "torch_compile": True}  # of the accelerate file, over Axolotl's false
 
 
@@ -105,6 +107,10 @@ def _main(readings: Sequence[Reading]) -> Reading | None:
 def _draft(readings: Sequence[Reading], main: Reading, stack: Stack, cluster: Cluster | None) -> Draft:
     launch = next((reading for reading in readings if reading.format == "launch"), None)
     accelerate = _named(readings, "accelerate", launch.facts.get("config_file") if launch else None)
+    if accelerate is not None and accelerate.facts.get("distributed_type") == "DEEPSPEED":
+        # prepare_deepspeed_cmd_env of Accelerate 1.13 hands no dynamo backend on
+        values = {path: value for path, value in accelerate.values.items() if path != "torch_compile"}
+        accelerate = replace(accelerate, values=values)
     zero = _zero(readings, [reading for reading in (main, accelerate, launch) if reading is not None])
     order = [reading for reading in (launch, main, zero, accelerate) if reading is not None]
     order = [reading for place, reading in enumerate(order) if reading not in order[:place]]
@@ -117,10 +123,13 @@ def _draft(readings: Sequence[Reading], main: Reading, stack: Stack, cluster: Cl
             values[path], provenance[path] = value, accelerate.provenance.get(path, accelerate.name)
     if zero is not None:
         facts["deepspeed_read"] = zero.name
+    unused = _fsdp1_word(main, launch, accelerate, values, provenance, facts)
     kind = "arguments" if main.format == "launch" else main.format
-    if kind == "arguments" and any(name in facts for name in _LLAMA_FACTORY):
+    if kind == "arguments" and (any(name in facts for name in _LLAMA_FACTORY) or _starts(launch, "llamafactory")):
         kind = "llamafactory"
-    return Draft(
+    elif kind == "arguments" and ("trl" in facts or _starts(launch, "trl")):
+        kind = "trl"
+    draft = Draft(
         format=kind,
         stack=stack,
         cluster=cluster,
@@ -135,8 +144,53 @@ def _draft(readings: Sequence[Reading], main: Reading, stack: Stack, cluster: Cl
             for name, reading in (("axolotl", main), ("accelerate", accelerate), ("deepspeed", zero))
             if reading is not None and reading.format == name and reading.passthrough
         },
+        left=main.passthrough,
+        own_fsdp=_own_fsdp(main, facts),
+        unclipped=zero is not None and "gradient_clipping" not in zero.facts,
         deepspeed_auto=frozenset(zero.facts.get("auto", ()) if zero else ()),
     )
+    if unused:
+        reason = f"{unused} has no effect: the trainer's FSDP1 shards as {facts['fsdp_sharding_strategy']}"
+        draft.note("fsdp.reshard_after_forward", reason, "fsdp_sharding_strategy")
+    return draft
+
+
+def _own_fsdp(main: Reading, facts: Mapping[str, Any]) -> bool:
+    if main.format == "axolotl":
+        return bool(main.facts.get("engine") == "fsdp")
+    if main.format == "train_json":
+        return bool(facts.get("distributed_type") != "FSDP")
+    return "fsdp_version" in main.facts
+
+
+def _starts(launch: Reading | None, trainer: str) -> bool:
+    return launch is not None and launch.facts.get("launcher") == trainer
+
+
+def _fsdp1_word(
+    main: Reading,
+    launch: Reading | None,
+    accelerate: Reading | None,
+    values: dict[str, Any],
+    provenance: dict[str, str],
+    facts: dict[str, Any],
+) -> str:
+    """Put the word of `accelerate launch`, a full shard by default, in the place of the trainer's for FSDP1.
+
+    Transformers 5.16.1 hands the trainer's word on as `reshard_after_forward`, and Accelerate 1.13 prefers its own
+    `sharding_strategy`, which is never empty (utils/dataclasses.py; accelerator.py). Returns the trainer's, if unused.
+    """
+    word = main.facts.get("fsdp_sharding_strategy")
+    version = values.get("fsdp.version", 1) if main.format == "axolotl" else facts.get("fsdp_version")
+    if word is None or version != 1 or main.format not in ("axolotl", "arguments"):
+        return ""
+    for path in ("fsdp.reshard_after_forward", "parallelism.strategy"):
+        values.pop(path, None)
+        provenance.pop(path, None)
+    others = [reading for reading in (launch, accelerate) if reading is not None]
+    stated = (reading.facts.get("fsdp_sharding_strategy") for reading in others)
+    facts["fsdp_sharding_strategy"] = next((other for other in stated if other), _FULL_SHARD)
+    return "" if facts["fsdp_sharding_strategy"] == word else str(word)
 
 
 def _named(readings: Sequence[Reading], kind: str, name: object) -> Reading | None:
@@ -198,15 +252,14 @@ def _recipe(draft: Draft, hardware: str) -> Recipe:
     strategy = mesh.strategy
     fsdp = None
     if strategy.is_fsdp:
-        by_trainer = not draft.axolotl or draft.fact("engine") == "fsdp"
-        by_trainer = by_trainer and not (draft.format == "train_json" and draft.fact("distributed_type") == "FSDP")
-        fsdp = engines.fsdp(draft, by_trainer)
+        fsdp = engines.fsdp(draft)
     deepspeed = engines.deepspeed(draft) if strategy.is_deepspeed else None
-    method: Method = draft.take("method", Method.FULL)
-    optimizer = parts.optimizer(draft)
-    if not parts.known(draft, optimizer.name):
+    method = parts.method(draft)
+    optimizer = run.optimizer(draft)
+    if not run.known(draft, optimizer.name):
         raise Blocked
-    packing: bool = draft.take("packing")
+    packed = draft.fact("stage") in draft.rules.get("packed_stages", ())
+    packing: bool = draft.take("packing", True) if packed else draft.take("packing")
     attention, memory = parts.attention(draft, packing)
     wrapped = strategy.is_fsdp and bool(draft.fact("fsdp_activation_checkpointing"))  # FSDP's wrapper: not reentrant
     checkpointing: bool = draft.take("activation_checkpointing") or wrapped
@@ -227,7 +280,7 @@ def _recipe(draft: Draft, hardware: str) -> Recipe:
         parallelism=mesh,
         precision=parts.precision(draft, method, mesh, optimizer.name, attention),
         optimizer=optimizer,
-        schedule=parts.schedule(draft, max_steps),
+        schedule=run.schedule(draft, max_steps),
         sequence_len=draft.take("sequence_len"),
         micro_batch_size=draft.take("micro_batch_size"),
         gradient_accumulation=draft.take("gradient_accumulation"),
@@ -238,7 +291,7 @@ def _recipe(draft: Draft, hardware: str) -> Recipe:
         epochs=float(draft.take("epochs")),
         max_steps=max_steps,
         activation_checkpointing=checkpointing,
-        activation_checkpointing_reentrant=parts.reentrant(draft, wrapped),
+        activation_checkpointing_reentrant=run.reentrant(draft, wrapped),
         activation_offloading=draft.take("activation_offloading"),
         loss_kernel=draft.take("loss_kernel", LossKernel.STOCK),
         attention=attention,
@@ -247,13 +300,13 @@ def _recipe(draft: Draft, hardware: str) -> Recipe:
         tf32=draft.take("tf32", _tf32(draft)),
         fsdp=fsdp,
         deepspeed=deepspeed,
-        datasets=parts.datasets(draft),
+        datasets=run.datasets(draft),
         val_set_size=float(draft.take("val_set_size")),
         chat_template=draft.take("chat_template", None),
         eot_tokens=tuple(draft.take("eot_tokens", ())),
-        saving=parts.saving(draft, max_steps),
-        loading=parts.loading(draft, mesh),
-        launch=parts.launch(draft),
+        saving=run.saving(draft, max_steps),
+        loading=run.loading(draft, mesh),
+        launch=run.launch(draft),
         seed=draft.take("seed"),
         dequantize=quantised,
         freeze_vision=draft.take("freeze_vision", False),

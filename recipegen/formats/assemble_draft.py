@@ -35,7 +35,10 @@ class Draft:
     unknown: list[Unknown] = field(default_factory=list)
     model_spec: ModelSpec | None = None
     passthrough: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    left: Mapping[str, Any] = field(default_factory=dict)  # what the reader of the trainer's file passed through
     deepspeed_auto: frozenset[str] = frozenset()  # keys of the DeepSpeed settings that say "auto"
+    own_fsdp: bool = True  # False: only the file of `accelerate launch` switches FSDP on, with its defaults
+    unclipped: bool = False  # DeepSpeed's settings say nothing of gradient_clipping
     blocked: bool = False
 
     @property

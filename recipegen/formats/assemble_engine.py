@@ -128,10 +128,12 @@ def _fsdp_mesh(draft: Draft, rest: int, nodes: int, gpus: int, sharding: object)
     return (Strategy.FSDP2_HYBRID if replicate > 1 else Strategy.FSDP2_FULL), replicate, shard
 
 
-def fsdp(draft: Draft, by_trainer: bool) -> Fsdp:
-    """FSDP's settings. `by_trainer` False: only the file of `accelerate launch` switches it on, with its defaults."""
-    table = draft.table if by_trainer else draft.stack.trainer_defaults("accelerate")
+def fsdp(draft: Draft) -> Fsdp:
+    """FSDP's settings. Accelerate's plugin takes its own defaults where the trainer's file does not switch it on."""
+    table = dict(draft.table if draft.own_fsdp else draft.stack.trainer_defaults("accelerate"))
     version = draft.take("fsdp.version", draft.fact("fsdp_version") or table["fsdp.version"])
+    if not draft.own_fsdp:
+        table["fsdp.state_dict_type"] = draft.stack.trainer_rules("accelerate")["state_dict_types"][version]
     word = draft.fact("fsdp_sharding_strategy")
     reshard = table["fsdp.reshard_after_forward"] if word is None else word in _RESHARDS
     if draft.fact("fsdp_auto_wrap_policy") == "SIZE_BASED_WRAP":

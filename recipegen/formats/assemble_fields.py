@@ -1,23 +1,18 @@
-"""What is trained, in which dtype, and the smaller parts of a recipe, each with the trainer's own defaults.
+"""What is trained, and in which dtype, each with the trainer's own defaults.
 
 Defaults that depend on other fields (axolotl 0.19.0 unless named; numbers in the stack's trainer_defaults.yaml):
 
-- packing turns on pad_to_sequence_len (hint_sample_packing_padding);
-- with none of the three loader keys: a worker per GPU, 256 batches ahead each, pinned (default_dataloader_opts);
 - an adapter without any lora_*_kernel key gets all four (check_auto_enable_lora_kernels) but for int8 bases, remote
-  code, FSDP1 on several GPUs, nvfp4_merge_aware, and architectures whose model_support says so; the estimate counts them where the stack knows the architecture;
-- gradient_checkpointing without kwargs is reentrant, but with unfrozen_parameters, and never for Gemma 4
-  (normalize_config); in Transformers 5.16 it is not;
-- warm-up and logging follow from all steps (_configure_warmup_and_logging); without them, the share is kept; one step
-  of warm-up becomes two;
-- `save_strategy: steps` alone saves every 500 steps, `eval_strategy: steps` alone evaluates when it logs (Transformers);
-- a class that takes its numbers from `adam_kwargs` gets both betas or none.
+  code, nvfp4_merge_aware, and on several GPUs FSDP1 and a version of FSDP that stands in fsdp_config alone; none,
+  whatever the file says, for architectures whose model_support says so; the estimate counts them where the stack knows
+  the architecture;
+- bf16: auto is fp16 on a GPU without bf16, and fp32 where fp16 is off in so many words (resolve_dtype);
+- an adapter is LLaMA-Factory's default, and TRL trains in bf16 unless fp16 is on.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from recipegen.estimate.parameters import (
     default_targets,
@@ -31,35 +26,26 @@ from recipegen.formats.assemble_draft import Blocked, Draft
 from recipegen.spec import (
     Adapter,
     AttentionMemory,
-    DataFormat,
-    DatasetSpec,
     Dtype,
-    Launch,
-    Loading,
     Method,
-    Optimizer,
     Parallelism,
     Precision,
     RecipegenError,
-    Saving,
-    Schedule,
 )
 
 _FLASH = "flash_attention_2"
 _MLP = ("gate_proj", "up_proj", "down_proj")
-_FILES = (".json", ".jsonl", ".parquet", ".csv", ".arrow", ".txt")
-_FORMATS = {
-    "alpaca": DataFormat.ALPACA,
-    "sharegpt": DataFormat.SHAREGPT,
-    "completion": DataFormat.COMPLETION,
-    "pretrain": DataFormat.COMPLETION,
-    "text": DataFormat.COMPLETION,
-    "input_output": DataFormat.INPUT_OUTPUT,
-    "preference": DataFormat.PREFERENCE,
-}
 
 
 # --- what is trained
+
+
+def method(draft: Draft) -> Method:
+    """Full, or the adapter that the trainer takes by default."""
+    if not draft.rules.get("adapter_by_default"):
+        return draft.take("method", Method.FULL)  # type: ignore[no-any-return]
+    quantised = draft.values.get("precision.parameters") is Dtype.NF4
+    return draft.take("method", Method.QLORA if quantised else Method.LORA)  # type: ignore[no-any-return]
 
 
 def adapter(draft: Draft, method: Method, mesh: Parallelism, fsdp_version: int | None) -> Adapter | None:
@@ -74,14 +60,16 @@ def adapter(draft: Draft, method: Method, mesh: Parallelism, fsdp_version: int |
         alpha = draft.need("adapter.alpha", "lora_alpha")
     targets = _targets(draft)
     dropout = draft.take("adapter.dropout")
+    broken = draft.axolotl and draft.model.model_type in draft.rules["no_fused_kernels"]  # off, whatever a file says
     automatic = (
         draft.axolotl
         and draft.values.get("precision.parameters") is not Dtype.INT8
         and not draft.values.get("trust_remote_code")
-        and not (fsdp_version == 1 and mesh.world_size > 1)
+        and not ((fsdp_version == 1 or draft.fact("fsdp_version_within")) and mesh.world_size > 1)
         and not draft.passthrough.get("axolotl", {}).get("nvfp4_merge_aware")
-        and draft.model.model_type not in draft.rules["no_fused_kernels"]
     )
+    if broken:
+        draft.trainers("adapter.fused_kernels")
     return Adapter(
         r=rank,
         alpha=alpha,
@@ -89,7 +77,7 @@ def adapter(draft: Draft, method: Method, mesh: Parallelism, fsdp_version: int |
         target_modules=targets,
         use_rslora=draft.take("adapter.use_rslora"),
         use_dora=draft.take("adapter.use_dora"),
-        fused_kernels=draft.take("adapter.fused_kernels", automatic),
+        fused_kernels=not broken and draft.take("adapter.fused_kernels", automatic),
         modules_to_save=_saved(draft),
     )
 
@@ -173,6 +161,11 @@ def precision(draft: Draft, method: Method, mesh: Parallelism, optimizer: str, a
         fp32 = Dtype.FP32
         quantised = base in (Dtype.NF4, Dtype.INT8)
         return Precision(base if quantised and base else fp32, fp32, fp32, fp32, facts.state_dtype(fp32), fp32)
+    if mixed == "no" and load == "fp32":
+        draft.block(
+            "precision", "ZeRO without mixed precision: weights in fp32 were not run on this stack (bf16: true)"
+        )
+        raise Blocked
     if draft.axolotl and load == "fp32" and method is Method.FULL:
         draft.block("precision.parameters", "weights in fp32 with bf16 arithmetic: Axolotl was not run like that")
         raise Blocked
@@ -209,16 +202,17 @@ def _arithmetic(draft: Draft) -> tuple[str, str]:
     """Accelerate's mixed precision, and the dtype of weights that are not quantised: bf16, fp16, fp32 (and fp8)."""
     bf16_host = draft.cluster is None or draft.cluster.gpu.bf16
     if draft.axolotl:
-        automatic = draft.fact("mixed_precision") is None or draft.fact("bf16_auto")
+        automatic = draft.fact("mixed_precision") is None or draft.fact("bf16_auto") or draft.fact("fp32_without_bf16")
         if automatic and not bf16_host and draft.fact("mixed_precision") != "fp16":
-            return "fp16", "fp16"
+            return ("no", "fp32") if draft.fact("fp32_without_bf16") else ("fp16", "fp16")
         return str(draft.fact("mixed_precision") or "bf16"), str(draft.fact("load_dtype") or "bf16")
-    if draft.fact("fp16") or draft.fact("fp16_enabled") is True or draft.fact("mixed_precision") == "fp16":
-        return "fp16", "bf16" if _base(draft) is Dtype.BF16 else "fp32"
-    mixed = str(draft.fact("mixed_precision") or ("bf16" if draft.format == "train_json" else "no"))
+    half = draft.fact("fp16") or draft.fact("fp16_enabled") is True
+    mixed = "fp16" if half else draft.rules.get("mixed_precision") if draft.fact("bf16") is None else None
     if draft.fact("bf16") or draft.fact("bf16_enabled") is True or draft.fact("pure_bf16"):
         mixed = "bf16"
-    return mixed, "bf16" if _base(draft) is Dtype.BF16 else "fp32"
+    # Where the arguments name none, the word of `accelerate launch` counts (TrainingArguments.__post_init__).
+    mixed = mixed or draft.fact("mixed_precision") or ("bf16" if draft.format == "train_json" else "no")
+    return str(mixed), "bf16" if _base(draft) is Dtype.BF16 else "fp32"
 
 
 def _base(draft: Draft) -> Dtype | None:
@@ -236,7 +230,7 @@ def attention(draft: Draft, packing: bool) -> tuple[str, AttentionMemory]:
     chosen: str = draft.take("attention", default)
     # Axolotl takes its varlen kernel for a stated sdpa only (_apply_sdpa_varlen_patch); Transformers alone has none.
     masked = not draft.states("attention") or draft.fact("sdpa_varlen") is False
-    masked = masked or draft.format in ("arguments", "llamafactory")
+    masked = masked or draft.format in ("arguments", "trl", "llamafactory")
     if cluster is not None:
         try:
             memory = draft.stack.attention_memory(chosen, cluster.gpu, model, packing)
@@ -250,144 +244,3 @@ def attention(draft: Draft, packing: bool) -> tuple[str, AttentionMemory]:
         plain = packing and model.sliding_window is None and not masked
         return chosen, AttentionMemory.VARLEN if plain else AttentionMemory.MASKED
     return chosen, AttentionMemory.EAGER if chosen == "eager" else AttentionMemory.FLASH
-
-
-# --- the smaller parts
-
-
-def optimizer(draft: Draft) -> Optimizer:
-    """Name and numbers; the class's own where it does not take the trainer's."""
-    name = draft.take("optimizer.name")
-    own = draft.stack.trainer_defaults("optimizers").get(name, {}) if draft.axolotl else {}
-    betas = ("optimizer.beta1", "optimizer.beta2")
-    unused = betas if own and not all(draft.values.get(path) for path in betas) else ()
-    if draft.axolotl and draft.passthrough.get("axolotl", {}).get("optim_args"):
-        draft.note("optimizer", "optim_args: what the optimizer takes from there is not among its numbers here")
-
-    def take(part: str) -> float:
-        path = f"optimizer.{part}"
-        if path in unused:  # adam_kwargs of core/builders/base.py: both betas, or the class's own
-            draft.trainers(path)
-            return float(own.get(path, draft.table[path]))
-        return float(draft.take(path, own[path]) if path in own else draft.take(path))
-
-    return Optimizer(name, take("beta1"), take("beta2"), take("epsilon"), take("weight_decay"), take("max_grad_norm"))
-
-
-def reentrant(draft: Draft, wrapped: bool) -> bool:
-    """Whether recomputation is reentrant; `wrapped` is FSDP's own, which never is."""
-    path = "activation_checkpointing_reentrant"
-    if not draft.axolotl:
-        return bool(draft.take(path, False))
-    if draft.model.model_type in draft.rules["never_reentrant"]:
-        draft.trainers(path)
-        return False
-    part = draft.fact("unfrozen_parameters") is not None
-    kept: bool = draft.take(path, draft.values.get("activation_checkpointing", False) and not (wrapped or part))
-    return kept
-
-
-def schedule(draft: Draft, max_steps: int | None) -> Schedule:
-    """Learning rate, scheduler and warm-up."""
-    rate = draft.need("schedule.learning_rate", "learning_rate")
-    steps, ratio = draft.values.get("schedule.warmup_steps"), draft.values.get("schedule.warmup_ratio")
-    if steps is None and ratio is None and not draft.states("schedule.warmup_steps"):
-        share = draft.rules.get("warmup_ratio")
-        draft.defaults.add("schedule.warmup_steps" if share is None or max_steps else "schedule.warmup_ratio")
-        if share is None:
-            steps = 0
-        elif max_steps:
-            steps = min(int(share * max_steps), int(draft.rules["warmup_steps_max"]))
-        else:
-            ratio = share
-    if draft.axolotl and steps == 1:
-        steps = 2
-        draft.trainers("schedule.warmup_steps")
-    return Schedule(float(rate), draft.take("schedule.scheduler"), steps, ratio)
-
-
-def saving(draft: Draft, max_steps: int | None) -> Saving:
-    """Checkpoints and logs. Several checkpoints per epoch, or none, are not a recipe's words: once per epoch."""
-    share = draft.rules.get("logging_share")
-    logging = None
-    if share is not None:
-        most = int(draft.rules["logging_steps_max"])
-        logging = max(min(int(share * max_steps), most), 1) if max_steps else most
-    if not draft.axolotl and not draft.states("saving.save_total_limit"):
-        reason = "every checkpoint is kept (no save_total_limit): ten are counted"
-        draft.note("saving.save_total_limit", reason)
-    for name in ("saves_per_epoch", "save_steps_share", "save_strategy"):
-        if not draft.states("saving.save_steps") and draft.fact(name) not in (None, "epoch", "steps"):
-            draft.note("saving.save_steps", f"{name} is counted as one checkpoint per epoch", name)
-    logs: int = draft.take("saving.logging_steps", logging) if logging else draft.take("saving.logging_steps")
-    return Saving(
-        save_steps=draft.take("saving.save_steps", _default_saves(draft)),
-        save_total_limit=draft.take("saving.save_total_limit"),
-        eval_steps=draft.take("saving.eval_steps", logs if draft.fact("eval_strategy") == "steps" else None),
-        logging_steps=logs,
-        logger=draft.take("saving.logger"),
-        save_only_model=draft.take("saving.save_only_model"),
-    )
-
-
-def _default_saves(draft: Draft) -> Any:
-    """None, once per epoch, or every so many steps."""
-    if draft.axolotl:
-        return draft.rules["save_steps"] if draft.fact("save_strategy") == "steps" else None
-    return None if draft.fact("save_strategy") in ("no", "best") else draft.table.get("saving.save_steps")
-
-
-def loading(draft: Draft, mesh: Parallelism) -> Loading:
-    """The host side; Axolotl fills in all three loader keys where none stands."""
-    names = ("dataloader_workers", "prefetch_factor", "pin_memory")
-    prefetch = draft.rules.get("prefetch_factor")
-    if prefetch is not None and not any(draft.states(f"loading.{name}") for name in names):
-        filled: tuple[Any, ...] = (mesh.world_size, prefetch, True)
-    else:
-        filled = (draft.table["loading.dataloader_workers"], None, draft.table["loading.pin_memory"])
-    workers, ahead, pinned = (draft.take(f"loading.{name}", value) for name, value in zip(names, filled, strict=True))
-    cores = draft.cluster.node.physical_cores if draft.cluster else 1
-    processes = draft.table.get("loading.dataset_num_proc", cores)  # Axolotl: os.cpu_count()
-    return Loading(workers, ahead, pinned, draft.take("loading.dataset_num_proc", processes))
-
-
-def launch(draft: Draft) -> Launch:
-    """How the processes start."""
-    table = draft.stack.trainer_defaults("launch")
-    return Launch(
-        main_process_port=draft.take("launch.main_process_port", table["launch.main_process_port"]),
-        omp_num_threads=draft.take("launch.omp_num_threads", table["launch.omp_num_threads"]),
-        environment=tuple(draft.take("launch.environment", tuple(table["launch.environment"]))),
-        bf16_capable=draft.cluster is None or draft.cluster.gpu.bf16,
-    )
-
-
-def datasets(draft: Draft) -> tuple[DatasetSpec, ...]:
-    """The data sets by name. Rows and lengths are measured elsewhere: None here."""
-    entries = draft.fact("dataset_entries") or draft.fact("pretraining_entries") or ()
-    if not entries and isinstance(draft.fact("datasets"), tuple):  # train.json
-        entries = tuple(tuple(item.items()) for item in draft.fact("datasets"))
-    found = []
-    for entry in entries:
-        item = dict(entry)
-        path, kind = str(item.get("path", "")), str(item.get("type", item.get("kind", "")))
-        local = path.endswith(_FILES) or path.startswith((".", "/", "~")) or bool(item.get("data_files"))
-        shape = next((value for word, value in _FORMATS.items() if kind.startswith(word)), DataFormat.MESSAGES)
-        found.append(DatasetSpec(path, shape, None, None, tuple(entry), local, split=str(item.get("split", "train"))))
-    for name in ("dataset", "dataset_name", "train_file"):
-        value = draft.fact(name)
-        if not found and isinstance(value, str):
-            found.append(
-                DatasetSpec(value, DataFormat.MESSAGES, None, None, (("path", value),), value.endswith(_FILES))
-            )
-    return tuple(found)
-
-
-def known(draft: Draft, name: str) -> bool:
-    """The stack knows the optimizer; otherwise the reason is noted."""
-    try:
-        draft.stack.optimizer(name)
-    except RecipegenError as error:
-        draft.block("optimizer.name", str(error))
-        return False
-    return True

@@ -8,6 +8,7 @@ from typing import Any
 
 from recipegen.catalog.bounded_yaml import shown
 from recipegen.formats.assemble_draft import Draft
+from recipegen.spec import Dtype
 
 _TRAININGS = ("sft", "pt")  # LLaMA-Factory's stages that are a plain fine-tune
 _FINETUNINGS = ("full", "lora")
@@ -36,6 +37,11 @@ _STOPS: Mapping[str, tuple[str, Callable[[Any], bool], str]] = {
         "ple_cpu_offload keeps embeddings on the host; no recipe says so",
     ),
     "selective_checkpointing": ("activation_checkpointing", _on, "selective_checkpointing: a recipe recomputes all"),
+    "every_n_layers": (
+        "activation_checkpointing",
+        lambda v: v > 1,
+        "gradient_checkpointing_kwargs.every_n_layers {}: a recipe recomputes every layer or none",
+    ),
     "bnb_4bit_quant_type": ("precision", lambda v: v != "nf4", "a {} base: only nf4 is counted"),
 }
 # The same for what leaves memory within the estimate, or changes other numbers only.
@@ -84,9 +90,23 @@ def limits(draft: Draft) -> None:
             value = draft.fact(name)
             if value is not None and when(value):
                 tell(path, reason.replace("{}", shown(value)), name)
+    _trl(draft)
     _plugins(draft)
     _unfrozen(draft)
     _images(draft)
+
+
+def _trl(draft: Draft) -> None:
+    """What TRL 1.9.0 does beside its arguments (sft_config.py, sft_trainer.py)."""
+    if draft.format != "trl":
+        return
+    words = ", ".join(draft.fact("trl") or ("trl starts it",))
+    draft.note("trainer", f"read as TRL's arguments ({words}): what they leave out is SFTConfig's", "trl")
+    if draft.left.get("loss_type") in (None, "chunked_nll") and not draft.fact("use_liger_kernel"):
+        draft.note("loss_kernel", "TRL's chunked loss needs less than is counted", "loss_type")
+    if draft.values.get("precision.parameters") is Dtype.NF4 or draft.fact("load_in_8bit"):
+        reason = "TRL keeps adapters over a quantised base in bf16: less than is counted"
+        draft.note("precision.trainable", reason, "precision.parameters")
 
 
 def _unfrozen(draft: Draft) -> None:

@@ -93,6 +93,8 @@ def _fsdp_version(keys: Keys) -> None:
         keys.put(top, 1 if nested is None else nested, where)
         if nested is None:
             keys.legacy(where, "fsdp_version: 2")
+        else:
+            keys.note("fsdp_version_within", True, inner, short)
 
 
 def _number(version: Any) -> Any:

@@ -134,11 +134,13 @@ def _precision(keys: Keys) -> None:
     on = {name: bool(keys.read(name, to.boolean)) for name in names if name != "fp8" and not (name == "bf16" and auto)}
     on["fp8"] = keys.raw("fp8") is True
     keys.take("bf16", "float32")
+    eight = keys.raw("load_in_8bit") is True
     if keys.raw("bf16") == "auto":
         keys.note("bf16_auto", True, "bf16")
+    if auto and keys.raw("fp16") is not None and not (on["fp16"] or on["float16"] or on["bfloat16"] or eight):
+        keys.note("fp32_without_bf16", True, "fp16")
     bf16 = not on["fp16"] if auto else on["bf16"]
-    mixed = "fp8" if on["fp8"] else "bf16" if bf16 else "fp16" if on["fp16"] else "no"
-    eight = keys.raw("load_in_8bit") is True
+    mixed = "fp8" if on["fp8"] else "bf16" if bf16 or on["bfloat16"] else "fp16" if on["fp16"] else "no"
     load = "bf16" if bf16 or on["bfloat16"] else "fp16" if eight or on["fp16"] or on["float16"] else "fp32"
     if stated:
         decides = [name for name in stated if keys.raw(name)] + stated
@@ -157,6 +159,9 @@ def _precision(keys: Keys) -> None:
     if keys.raw("tf32") == "auto":
         keys.take("tf32")
         keys.note("tf32_auto", True, "tf32")
+    elif keys.has("tf32") and keys.raw("tf32") is None:  # empty is not "auto"
+        keys.take("tf32")
+        keys.state("tf32", False, "tf32")
     else:
         keys.value("tf32", "tf32", to.boolean)
 
@@ -172,6 +177,8 @@ def _batch(keys: Keys) -> None:
     limit = keys.read("max_steps", to.whole)
     if limit is not None and limit > 0:
         keys.state("max_steps", limit, "max_steps")
+    elif limit:
+        keys.note("no_step_limit", True, "max_steps")
     warmup = keys.value("schedule.warmup_steps", "warmup_steps", to.at_least(0))
     ratio = keys.read("warmup_ratio", to.number)
     if warmup is None and ratio is not None:

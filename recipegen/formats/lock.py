@@ -1,11 +1,12 @@
-"""recipe.lock: what made the folder, the digests of its files, and the resolved Recipe. JSON, keys sorted."""
+"""recipe.lock: what made the folder, the digests of its files, the resolved Recipe, and the text of the files that
+`update` merges by key. JSON, keys sorted."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recipegen import __version__
 from recipegen.formats.plain import from_plain, to_plain
@@ -13,17 +14,26 @@ from recipegen.spec import Recipe, RecipegenError
 
 FORMAT_VERSION = 1
 NAME = "recipe.lock"
+# Files whose text is kept: what a person changed in them is told from what another version of recipegen writes.
+KEPT = ("axolotl.yaml", "train.json", "accelerate.yaml", "deepspeed.json")
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The content of recipe.lock. `files` maps file names to SHA-256 digests (hex) as they were written."""
+    """The content of recipe.lock. `files` maps file names to SHA-256 digests (hex) as they were written; `lines` holds
+    the lines of those of KEPT (none in a lock of an older version)."""
 
     format_version: int
     tool_version: str
     stack: str
     files: Mapping[str, str]
     recipe: Recipe
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def text(self, name: str) -> bytes | None:
+        """The file as it was written; None where it is not kept, or is not what its digest says."""
+        content = "\n".join(self.lines[name]).encode("utf-8") if name in self.lines else b""
+        return content if content and digest(content) == self.files.get(name) else None
 
 
 def digest(content: bytes) -> str:
@@ -33,9 +43,9 @@ def digest(content: bytes) -> str:
 
 def write(recipe: Recipe, files: Mapping[str, bytes]) -> str:
     """The text of recipe.lock for these files."""
-    plain = to_plain(
-        Lock(FORMAT_VERSION, __version__, recipe.stack, {name: digest(data) for name, data in files.items()}, recipe)
-    )
+    digests = {name: digest(data) for name, data in files.items()}
+    lines = {name: tuple(files[name].decode("utf-8").split("\n")) for name in KEPT if name in files}
+    plain = to_plain(Lock(FORMAT_VERSION, __version__, recipe.stack, digests, recipe, lines))
     try:
         return json.dumps(plain, indent=1, sort_keys=True, allow_nan=False) + "\n"
     except ValueError as error:

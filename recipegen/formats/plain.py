@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from recipegen.catalog.bounded_yaml import shown
+from recipegen.formats.scalars import scalar
 from recipegen.spec import RecipegenError
 
 T = TypeVar("T")
+_UNPRINTABLE = 10**4300  # Python prints whole numbers of fewer digits (sys.int_info.default_max_str_digits)
 
 
-def to_plain(value: Any) -> Any:
-    """`value` as dicts, lists, strings, numbers, booleans and None. Field names become keys, Enums their values."""
+def to_plain(value: Any, *, for_print: bool = False) -> Any:
+    """`value` as dicts, lists, strings, numbers, booleans and None. Field names become keys, Enums their values.
+
+    With `for_print` what YAML has and JSON has not (dates, .nan, .inf, numbers of thousands of digits) becomes a text;
+    else a date is refused, and `json.dumps` refuses the numbers.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = dataclasses.fields(value)
+        return {field.name: to_plain(getattr(value, field.name), for_print=for_print) for field in fields}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item, for_print=for_print) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(item) for item in value]
+        return [to_plain(item, for_print=for_print) for item in value]
+    if for_print and isinstance(value, datetime.date):
+        return value.isoformat()
+    if for_print and isinstance(value, float) and not math.isfinite(value):
+        return scalar(value)
+    if for_print and isinstance(value, int) and abs(value) >= _UNPRINTABLE:
+        return shown(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise RecipegenError(f"a {type(value).__name__} has no plain form: {value!r:.80}")

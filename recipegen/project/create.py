@@ -7,10 +7,9 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from recipegen.catalog.resources import data_folder
 from recipegen.formats import lock
 from recipegen.project import atomic
-from recipegen.project.files import EXECUTABLE, GENERATED, render
+from recipegen.project.files import EXECUTABLE, is_generated, render
 from recipegen.project.paths import check_name, localize
 from recipegen.spec import Decision, RecipegenError
 
@@ -85,7 +84,7 @@ def _replace(place: Path, files: Mapping[str, bytes], force: bool) -> dict[str, 
             if name not in files:
                 removals.append(name)
         else:
-            moves[name] = _backup_name(place, name, digest or "link")
+            moves[name] = backup_name(place, name, digest or "link")
     atomic.replace_files(place, files, EXECUTABLE, moves=moves, removals=removals)
     return moves
 
@@ -99,15 +98,10 @@ def _known_digests(place: Path) -> dict[str, str]:
         digests = lock.read_digests(path.read_bytes(), str(path))
     except (OSError, RecipegenError):
         return {}
-    # The lock may be somebody else's work: it must not make us delete a file that recipegen never writes.
-    return {name: digest for name, digest in digests.items() if name in GENERATED or _is_script(name)}
+    return {name: digest for name, digest in digests.items() if is_generated(name)}
 
 
-def _is_script(name: str) -> bool:
-    return (data_folder("templates") / name).is_file() and name.startswith("train") and name.endswith(".py")
-
-
-def _backup_name(place: Path, name: str, digest: str) -> str:
+def backup_name(place: Path, name: str, digest: str) -> str:
     """NAME.bak-DIGEST; the same content moved twice gets a number."""
     base = f"{name}.bak-{digest[:_DIGEST_SHOWN]}"
     candidate, number = base, 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 
 from recipegen.catalog.resources import data_folder
@@ -38,6 +39,13 @@ GENERATED = frozenset(
 )
 
 
+def is_generated(name: str) -> bool:
+    """Whether recipegen writes a file of this name. A lock may be somebody else's work: only such a file of it is ours
+    to replace or remove."""
+    script = name.startswith("train") and name.endswith(".py") and os.path.basename(name) == name
+    return name in GENERATED or (script and (data_folder("templates") / name).is_file())
+
+
 def render(decision: Decision, *, pins: Mapping[str, str] | None = None) -> dict[str, bytes]:
     """File names and contents of the project, recipe.lock last. Nothing is decided and nothing is written here.
 
@@ -50,9 +58,7 @@ def render(decision: Decision, *, pins: Mapping[str, str] | None = None) -> dict
 
         pins = load_stack(recipe.stack).pins
     texts = {recipe_yaml.NAME: recipe_yaml.write(decision.request)}
-    texts |= _axolotl(decision) if recipe.trainer == "axolotl" else _accelerate(decision)
-    if recipe.deepspeed is not None:
-        texts["deepspeed.json"] = deepspeed.write(recipe)
+    texts |= configs(decision)
     texts["launch.sh"] = launcher.write(recipe)
     texts["launch.slurm"] = launcher.write_slurm(recipe)
     texts["requirements.txt"] = requirements.write(recipe, pins)
@@ -61,6 +67,14 @@ def render(decision: Decision, *, pins: Mapping[str, str] | None = None) -> dict
     files = {name: text.encode("utf-8") for name, text in texts.items()}
     files[lock.NAME] = lock.write(recipe, files).encode("utf-8")
     return files
+
+
+def configs(decision: Decision) -> dict[str, str]:
+    """The trainer's own files, and the script where there is one."""
+    texts = _axolotl(decision) if decision.recipe.trainer == "axolotl" else _accelerate(decision)
+    if decision.recipe.deepspeed is not None:
+        texts["deepspeed.json"] = deepspeed.write(decision.recipe)
+    return texts
 
 
 def _axolotl(decision: Decision) -> dict[str, str]:

@@ -12,6 +12,7 @@ from recipegen.check.subject import Subject
 from recipegen.formats import accelerate, accelerate_full, axolotl, axolotl_read, deepspeed
 from recipegen.formats.modelled import refuse_modelled_keys
 from recipegen.formats.passthrough import merge
+from recipegen.formats.plain import to_plain
 from recipegen.project.imported import Changed, is_secret, shown
 from recipegen.spec import Decision, RecipegenError
 
@@ -91,7 +92,7 @@ def _stating(values: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """The top-level keys that state facts, and those that state fields. A reading knows lines, and several keys may
     share one, so the same values are read again with a line for each."""
     keys = list(values)
-    text = "".join(f"{json.dumps(str(key))}: {json.dumps(values[key], default=str)}\n" for key in keys)
+    text = "".join(f"{json.dumps(str(key))}: {json.dumps(to_plain(values[key], for_print=True))}\n" for key in keys)
     reading = axolotl_read.read(text.encode(), "again")
     lines = {f"again:{number}": key for number, key in enumerate(keys, 1)}
     facts, fields = reading.fact_provenance.values(), reading.provenance.values()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +11,10 @@ from typing import Any
 from recipegen.check.subject import Subject
 from recipegen.formats.assembled import Assembled
 from recipegen.formats.plain import to_plain
+from recipegen.formats.secrets import is_secret, shown
 from recipegen.spec import DatasetSpec, Decision, Recipe
 
-# `pad_token` and its kin are no secrets: a token is one where its name says whose, or is that of a variable.
-_SECRET = re.compile(
-    r"(?i:(^|_)(secret(_\w+)?|password|passwd|credentials?|(api|access|private)_?key(_id)?)$)"
-    r"|(?i:(^|_)(hf|hub|auth|access|api|bearer|github|wandb|comet|swanlab|trackio|mlflow)_token$)|^(?i:token)$|_TOKEN$"
-)
-HIDDEN = "(not shown)"
+__all__ = ["Changed", "Imported", "Pin", "differences", "is_secret", "leaves", "relocated", "same", "shown"]
 
 
 @dataclass(frozen=True)
@@ -58,18 +53,6 @@ class Imported:
     beyond: Mapping[str, str]
     otherwise: Decision | None
     why_not: str = ""
-
-
-def is_secret(key: str, value: Any) -> bool:
-    """A text under a key or variable of such a name is written nowhere and shown nowhere."""
-    return isinstance(value, str) and bool(value) and _SECRET.search(key.rpartition(".")[2]) is not None
-
-
-def shown(key: str, value: Any) -> Any:
-    """`value` as it may be printed."""
-    if isinstance(value, Mapping):
-        return {str(name): shown(str(name), item) for name, item in value.items()}
-    return HIDDEN if is_secret(key, value) else to_plain(value)
 
 
 def leaves(recipe: Recipe) -> dict[str, Any]:
@@ -115,7 +98,7 @@ def differences(old: Assembled, new: Assembled) -> Iterator[tuple[str, Any, Any]
 
 def same(one: Any, other: Any) -> bool:
     """Equal as plain values; numbers to the last digits."""
-    one, other = to_plain(one), to_plain(other)
+    one, other = to_plain(one, for_print=True), to_plain(other, for_print=True)
     if isinstance(one, float) and isinstance(other, (int, float)) and not isinstance(other, bool):
         return math.isclose(one, other, rel_tol=1e-12, abs_tol=0)
     return bool(one == other)

@@ -14,6 +14,7 @@ from pathlib import Path
 from recipegen.spec import DatasetSpec, Decision, RecipegenError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+_RULE = re.compile(r"[A-Z]{2}\d{3} ")
 MAX_NAME = 100
 
 
@@ -39,7 +40,8 @@ def seen_from(folder: Path, path: str, base: Path | None = None) -> str:
 
 
 def localize(decision: Decision, folder: Path, base: Path | None = None) -> Decision:
-    """The decision with its local paths (data files, a model folder, a hardware profile) as seen from `folder`."""
+    """The decision with its local paths (data files, a model folder, a hardware profile) as seen from `folder`, so that
+    what is written does not depend on where it was decided."""
     base = base or Path.cwd()
     recipe, request = decision.recipe, decision.request
     moved = {
@@ -47,14 +49,17 @@ def localize(decision: Decision, folder: Path, base: Path | None = None) -> Deci
         for spec in recipe.datasets
         if spec.local and not _is_url(spec.path)
     }
-    for path in (recipe.model, request.model, request.hardware, *request.dataset):
+    for path in (recipe.model, request.model, recipe.hardware, request.hardware, *request.dataset):
         if path not in moved and _is_local(path, base):
             moved[path] = seen_from(folder, path, base)
+    named = moved.get(decision.model.id)
     return dataclasses.replace(
         decision,
+        model=dataclasses.replace(decision.model, id=named) if named else decision.model,
         recipe=dataclasses.replace(
             recipe,
             model=moved.get(recipe.model, recipe.model),
+            hardware=moved.get(recipe.hardware, recipe.hardware),
             datasets=tuple(_moved(spec, moved) for spec in recipe.datasets),
         ),
         request=dataclasses.replace(
@@ -63,7 +68,18 @@ def localize(decision: Decision, folder: Path, base: Path | None = None) -> Deci
             hardware=moved.get(request.hardware, request.hardware),
             dataset=tuple(moved.get(path, path) for path in request.dataset),
         ),
+        findings=tuple(dataclasses.replace(f, reason=_said(f.reason, moved)) for f in decision.findings),
+        warnings=tuple(_said(text, moved) for text in decision.warnings),
     )
+
+
+def _said(text: str, moved: dict[str, str]) -> str:
+    """A message that begins with the place that it is about, a rule's id before it or not: `RG501 data.jsonl: ...`."""
+    for old, new in moved.items():
+        head, separator, rest = text.partition(f"{old}: ")
+        if separator and (not head or _RULE.fullmatch(head)):
+            return f"{head}{new}: {rest}"
+    return text
 
 
 def _is_url(path: str) -> bool:

@@ -262,7 +262,7 @@ def _numbers(pair: Pair, path: str) -> str:
 
 
 def _times(factor: float) -> str:
-    return f"{factor:.3g} times" if factor >= 1 else f"a {1 / factor:.3g}th"
+    return f"{factor:.3g} times"
 
 
 _SAY: tuple[Say, ...] = (

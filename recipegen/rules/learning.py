@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 
 from recipegen.catalog.defaults import training_defaults
-from recipegen.rules.registry import Context, rule
+from recipegen.rules.registry import Context, Milder, rule
 from recipegen.spec import DataFormat, Dtype, Severity
 
 _TEST = "tests/catalog/test_stack_precision.py"
+_USUAL_TOKENS = 4096  # of a packed row, for which the default rates of a full fine-tune are
 
 
 @rule("RG401", "learning", Severity.WARNING, source=_TEST)
@@ -51,16 +52,22 @@ def second_moment_does_not_drift(context: Context) -> Iterator[tuple[str, str]]:
 
 
 @rule("RG404", "learning", Severity.WARNING, source="axolotl 0.19.0, axolotl/prompt_strategies/chat_template.py")
-def the_end_of_a_turn_is_trained(context: Context) -> Iterator[tuple[str, str]]:
+def the_end_of_a_turn_is_trained(context: Context) -> Iterator[tuple[str, str] | Milder]:
     """If the token that ends the assistant's turn is not the tokenizer's eos and is not named, Axolotl only warns, and
     the model never learns to stop."""
     r = context.recipe
     chat = any(d.format in (DataFormat.MESSAGES, DataFormat.SHAREGPT) for d in r.datasets)
-    if r.trainer == "axolotl" and chat and not r.eot_tokens:
-        yield (
-            f"the end-of-turn token of {context.model.id} is not known from here",
-            "--set eot_tokens=TOKEN, as the model's chat template writes it",
-        )
+    if r.trainer != "axolotl" or not chat or r.eot_tokens:
+        return
+    ends, eos = context.model.end_of_turn, context.model.eos_token
+    if ends and eos in ends:
+        return  # Axolotl's default is the eos token
+    if ends:
+        yield f"{context.model.id} ends a turn with {ends[0]}, and nothing names it", f"--set eot_tokens={ends[0]}"
+        return
+    reason = f"the end-of-turn token of {context.model.id} is not known from here"
+    fix = "--set eot_tokens=TOKEN, as the model's chat template writes it"
+    yield (reason, fix) if context.generated else Milder(reason, fix, Severity.NOTE)
 
 
 @rule("RG405", "learning", Severity.WARNING, source="catalog/training_defaults.yaml", needs_estimate=True)
@@ -76,10 +83,11 @@ def there_are_enough_steps(context: Context) -> Iterator[tuple[str, str]]:
 @rule("RG407", "learning", Severity.WARNING, source="https://arxiv.org/abs/2405.14578 (AdamW, batch size and rate)")
 def the_batch_is_not_tiny(context: Context) -> Iterator[tuple[str, str]]:
     """The default rates of a full fine-tune are for 16 to 128 sequences; AdamW wants the rate scaled by the square root
-    of the batch below that."""
+    of the batch below that. Packed rows hold several sequences: there the tokens of 16 usual ones are enough."""
     r = context.recipe
     smallest = int(training_defaults()["full"]["global_batch_min"])
-    if not r.method.is_adapter and r.global_batch_size < smallest:
+    enough = r.packing and r.global_batch_size * r.sequence_len >= smallest * _USUAL_TOKENS
+    if not r.method.is_adapter and r.global_batch_size < smallest and not enough:
         scale = math.sqrt(r.global_batch_size / smallest)
         yield (
             f"a global batch of {r.global_batch_size} is small for a full fine-tune at {r.schedule.learning_rate:g}",

@@ -18,6 +18,7 @@ from typing import Any
 from recipegen.formats.documents import Document
 from recipegen.formats.reading import Reading
 from recipegen.source.files import Limits, read_bounded
+from recipegen.source.within import Within
 from recipegen.spec import RecipegenError
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
@@ -42,6 +43,7 @@ class Beside:
 
     folder: Path
     files: dict[str, bytes] = field(default_factory=dict)
+    within: Within | None = None
 
     def model(self, name: str) -> None:
         """config.json and what is needed of the index of a model's folder."""
@@ -91,6 +93,9 @@ class Beside:
         """The folder that a file names and its name from the project's folder; None for one that is not looked into."""
         if not 0 < len(name) < _LONGEST_NAME or "\0" in name or name.startswith("~"):
             return None
+        if self.within is not None:
+            found = self.within.folder(self.folder, name)
+            return None if found is None or found == self.folder else (found, os.path.normpath(name))
         root = self.folder.parent
         path = Path(os.path.normpath(self.folder / name))
         try:
@@ -103,9 +108,12 @@ class Beside:
         return path, os.path.normpath(name) if not os.path.isabs(name) else os.path.relpath(path, self.folder)
 
 
-def collect(folder: Path, documents: Iterable[Document], scripts: Iterable[Reading]) -> Mapping[str, bytes]:
-    """What the files of a project name of folders beside them. Reads nothing else, and never raises."""
-    found = Beside(folder)
+def collect(
+    folder: Path, documents: Iterable[Document], scripts: Iterable[Reading], within: Within | None = None
+) -> Mapping[str, bytes]:
+    """What the files of a project name of folders beside them, or of folders of their tree. Reads nothing else, and
+    never raises."""
+    found = Beside(folder, within=within)
     documents, scripts = list(documents), list(scripts)
     stated = [document.values for document in documents if document.values is not None]
     words = [{**reading.passthrough, **reading.facts} for reading in scripts]

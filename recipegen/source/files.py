@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recipegen.catalog.bounded_yaml import LARGE, shown_path
+from recipegen.source.within import Within
 from recipegen.spec import RecipegenError
 
 # Endings of files that may be part of a recipe; of others in a folder nothing is read.
@@ -79,9 +80,11 @@ class Skipped:
 
 @dataclass
 class Reader:
-    """Reads files one by one and keeps what it refused. A file is read once, however often it is named."""
+    """Reads files one by one and keeps what it refused. A file is read once, however often it is named. With `within`
+    nothing outside of that tree is read, and paths are shown as seen from its top."""
 
     limits: Limits = field(default_factory=Limits)
+    within: Within | None = None
     files: dict[Path, SourceFile] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     _entries: int = 0
@@ -104,19 +107,22 @@ class Reader:
 
     def add(self, path: Path, root: Path, *, explicit: bool) -> SourceFile | None:
         """One file, which may be a link to a place inside of `root`, or of the current folder when it was named."""
-        shown = shown_path(path)
+        shown = shown_path(path if self.within is None else self.within.shown(path))
         parent = Path(os.path.realpath(path.parent))
         if parent / path.name in self.files:
             return self.files[parent / path.name]
         if len(self.files) >= self.limits.files:
             raise RecipegenError(
-                f"more than {self.limits.files} files", where=shown_path(root), fix="Name the folders of the recipes."
+                f"more than {self.limits.files} files",
+                where=shown_path(root if self.within is None else self.within.shown(root)),
+                fix="Name the folders of the recipes.",
             )
-        certain = explicit or path.suffix in _YAML or path.suffix in _SCRIPTS or path.name == _LOCK
+        certain = explicit or is_a_recipes(path.name)
         try:
             target = Path(os.path.realpath(path))
             roots = (root, Path(os.path.realpath(os.curdir))) if explicit else (root,)
-            if path.is_symlink() and not any(target.is_relative_to(one) for one in roots):
+            outside = path.is_symlink() and not any(target.is_relative_to(one) for one in roots)
+            if outside or (self.within is not None and not self.within.contains(path)):
                 self.refused.append(Refused(shown, parent, "a link to a place outside of this folder", certain))
                 return None
             content = self._bytes(target)
@@ -187,6 +193,17 @@ class Reader:
 
 def _entered(name: str) -> bool:
     return not (name.startswith((".", _CHECKPOINT)) or name in _NOT_ENTERED)
+
+
+def is_a_recipes(name: str) -> bool:
+    """Whether a file's name says that it is a recipe's, and it is missed where it cannot be read; JSON may be data."""
+    return name == _LOCK or os.path.splitext(name)[1] in (*_YAML, *_SCRIPTS)
+
+
+def may_be_recipe(path: str, limits: Limits | None = None) -> bool:
+    """Whether the file at a path, seen from a folder that is named, would be read with that folder. With `/`."""
+    *folders, name = path.split("/")
+    return len(folders) <= (limits or Limits()).depth and all(map(_entered, folders)) and _may_be_recipe(name)
 
 
 def _may_be_recipe(name: str) -> bool:

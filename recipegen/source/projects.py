@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recipegen.catalog.bounded_yaml import shown_path
 from recipegen.formats import documents, launch_read
 from recipegen.formats.documents import Document
 from recipegen.formats.reading import Reading
 from recipegen.source import beside
 from recipegen.source.classify import Kind, classify, is_document
 from recipegen.source.files import Limits, Reader, Refused, Skipped, SourceFile
+from recipegen.source.within import Within
 
 _SHARED = (Kind.RECIPE, Kind.LOCK, Kind.REQUIREMENTS)
 _LONGEST_NAME = 1024  # characters of a path that a file names
@@ -35,6 +37,7 @@ class Project:
     """One recipe's files. `files` are by their names as seen from `folder`; `shown` are their paths as a person gave
     them. `main` is the trainer's own file, "" when there is none. `documents` and `scripts` are what was read of them.
     Files of kind OTHER lie beside them: what source/beside.py took of the model's and the checkpoint's folders.
+    `within` is the tree that nothing is read outside of, None for a person's own files.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Project:
     shown: Mapping[str, str]
     documents: Mapping[str, Document] = field(default_factory=dict)
     scripts: Mapping[str, Reading] = field(default_factory=dict)
+    within: Within | None = None
 
     def of_kind(self, *kinds: Kind) -> list[str]:
         """The names of the files of these kinds."""
@@ -70,11 +74,40 @@ def collect(paths: Sequence[str | Path], limits: Limits | None = None) -> Collec
     return _Grouping(reader, [Path(path) for path in paths if Path(path).is_dir()]).collected()
 
 
+# Content and name of a file -> what was read of it. Two trees share most of their files.
+Parsed = dict[tuple[bytes, str], tuple[Kind, "Document | None", "Reading | None"]]
+
+
+def collect_within(
+    within: Within, names: Sequence[str], limits: Limits | None = None, parsed: Parsed | None = None
+) -> Collected:
+    """The projects that the files `names` of a tree are, with the files of the tree that they name. Nothing outside of
+    it is opened; paths are shown as seen from its top. `parsed` is filled, and used.
+
+    Raises RecipegenError for more files than the limits allow.
+    """
+    reader = Reader(limits or Limits(), within=within)
+    for name in names:
+        reader.add(within.root / name, within.root, explicit=False)
+    return _Grouping(reader, [within.root], parsed).collected()
+
+
+def collect_given(folder: Path, contents: Mapping[str, bytes]) -> Collected:
+    """The projects that files with these contents would be in `folder`, whatever lies there under their names."""
+    reader = Reader()
+    place = Path(os.path.realpath(folder))
+    for name, content in contents.items():
+        reader.files[place / name] = SourceFile(place / name, shown_path(folder / name), content)
+    return _Grouping(reader, [folder]).collected()
+
+
 class _Grouping:
     """What is known of all files while they are put together."""
 
-    def __init__(self, reader: Reader, folders: list[Path]) -> None:
+    def __init__(self, reader: Reader, folders: list[Path], parsed: Parsed | None = None) -> None:
         self.reader = reader
+        self.parsed: Parsed = {} if parsed is None else parsed
+        self.within = reader.within
         self.roots = [Path(os.path.realpath(folder)) for folder in (*folders, Path(os.curdir))]
         self.documents: dict[Path, Document] = {}
         self.scripts: dict[Path, Reading] = {}
@@ -98,13 +131,14 @@ class _Grouping:
         return Collected(tuple(projects), tuple(self.reader.refused), tuple(skipped))
 
     def _look_at(self, file: SourceFile) -> None:
-        name = file.path.name
-        document = documents.read(file.content, name) if is_document(file.content, name) else None
-        kind = classify(file.content, name, document)
-        if document is not None and kind is not Kind.LOCK:
+        key = file.content, file.path.name
+        if key not in self.parsed:
+            self.parsed[key] = _read(*key)
+        kind, document, script = self.parsed[key]
+        if document is not None:
             self.documents[file.path] = document
-        if kind.is_script:
-            self.scripts[file.path] = launch_read.read(file.content, name)
+        if script is not None:
+            self.scripts[file.path] = script
         self.kinds[file.path] = kind
 
     def _named_by(self, file: SourceFile) -> list[SourceFile]:
@@ -135,6 +169,10 @@ class _Grouping:
         """The file that `name` means: beside the one that names it, else below a folder that was named."""
         if os.path.isabs(name) or name.startswith("~"):
             return None
+        if self.within is not None:
+            path = self.within.file(file.folder, name)
+            inside = path is not None and path.is_relative_to(self.within.root)
+            return self.reader.add(path, self.within.root, explicit=False) if path is not None and inside else None
         shown_folder = Path(file.shown).parent
         for root in dict.fromkeys((file.folder, *self.roots)):
             path = Path(os.path.normpath(root / name))
@@ -226,7 +264,7 @@ class _Grouping:
             if (document := self.documents.get(path)) is not None
         }
         scripts = {called: self.scripts[path] for path, called in members.items() if path in self.scripts}
-        near = beside.collect(folder, documents.values(), scripts.values())
+        near = beside.collect(folder, documents.values(), scripts.values(), self.within)
         near = {called: content for called, content in near.items() if called not in files}
         return Project(
             name=name,
@@ -240,4 +278,12 @@ class _Grouping:
             },
             documents=documents,
             scripts=scripts,
+            within=self.within,
         )
+
+
+def _read(content: bytes, name: str) -> tuple[Kind, Document | None, Reading | None]:
+    document = documents.read(content, name) if is_document(content, name) else None
+    kind = classify(content, name, document)
+    script = launch_read.read(content, name) if kind.is_script else None
+    return kind, document if kind is not Kind.LOCK else None, script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,8 @@ def one(text: str, target: Target = HARDWARE, name: str = "axolotl.yaml") -> Che
     return checked
 
 
-def generated(strategy: Strategy = Strategy.FSDP2_FULL, method: Method = Method.FULL, trainer: str = "axolotl") -> None:
-    for name, content in render(samples.decision(samples.recipe(strategy, method, trainer=trainer))).items():
+def generated(strategy: Strategy = Strategy.FSDP2_FULL, method: Method = Method.FULL, **changes: Any) -> None:
+    for name, content in render(samples.decision(samples.recipe(strategy, method, **changes))).items():
         Path(name).write_bytes(content)
 
 
@@ -59,7 +60,7 @@ def rules(checked: Checked, *severities: Severity) -> list[str]:
 @pytest.mark.parametrize("trainer", ["axolotl", "accelerate"])
 @pytest.mark.parametrize("method", [Method.FULL, Method.LORA])
 def test_generated_projects_have_no_error_and_their_machine_is_known(trainer: str, method: Method) -> None:
-    generated(Strategy.FSDP2_FULL, method, trainer)
+    generated(Strategy.FSDP2_FULL, method, trainer=trainer)
     (checked,) = check(["."]).checked
     assert rules(checked, Severity.ERROR) == []
     assert checked.subject.cluster is not None
@@ -215,3 +216,19 @@ def test_eighty_files_in_four_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.process_time() - before < 4
     assert len(outcome.checked) == 80
     assert outcome.exit_code == 0
+
+
+def test_another_box_has_as_many_nodes_as_the_recipe() -> None:
+    generated(Strategy.DDP, Method.LORA, nodes=2)
+    (checked,) = check(["."], Options(Target(hardware="kentino-8x-rtx-5090"))).checked
+    assert checked.subject.cluster is not None
+    assert (checked.subject.cluster.nodes, checked.subject.cluster.gpu.name) == (2, "RTX 5090")
+
+
+def test_files_for_more_nodes_than_are_given_get_no_estimate_and_the_reason() -> None:
+    generated(Strategy.DDP, Method.LORA, nodes=2)
+    Path("recipe.yaml").unlink()
+    Path("recipe.lock").unlink()
+    (checked,) = check(["."], Options(Target(hardware="kentino-8x-rtx-5090"))).checked
+    assert checked.verdict is Verdict.UNKNOWN
+    assert any("2 nodes, and 1 of" in f.reason for f in checked.findings if f.rule == "RG709")

@@ -90,6 +90,13 @@ def test_process_counts_against_the_cluster(accelerate: dict[str, Any], said: st
     assert said in found[0].reason
 
 
+def test_machines_that_were_not_named_are_said_once() -> None:
+    found = check(AXOLOTL, {**LAUNCH, "num_processes": 16, "num_machines": 2})
+    assert errors(found) == [("RG722", "accelerate.yaml")]
+    assert "--nodes 2" in found[0].fix
+    assert len(errors(check(AXOLOTL, {**LAUNCH, "num_processes": 32, "num_machines": 2}))) == 2  # 16 on each
+
+
 def test_a_job_may_use_some_of_the_gpus() -> None:
     found = check(AXOLOTL, {**LAUNCH, "num_processes": 4})
     assert [(f.rule, f.severity) for f in found] == [("RG722", Severity.NOTE)]
@@ -135,6 +142,11 @@ def test_activation_checkpointing_twice() -> None:
     assert errors(check(config, LAUNCH)) == [("RG725", "axolotl.yaml")]
     assert errors(check({**config, "activation_offloading": True}, LAUNCH)) == []  # the trainer's own is off
     assert errors(check({**config, "activation_offloading": "hidden_states"}, LAUNCH)) == [("RG725", "axolotl.yaml")]
+    assert (
+        errors(check({**config, "gradient_checkpointing": "offload"}, LAUNCH)) == []
+    )  # the old spelling of offloading
+    config["fsdp_config"] = {"fsdp_activation_checkpointing": True}
+    assert errors(check(config, LAUNCH)) == [("RG725", "axolotl.yaml")]
 
 
 def test_a_file_that_is_named_and_not_there() -> None:

@@ -69,6 +69,12 @@ def fixed(text: str, name: str = "axolotl.yaml") -> str:
         ("flash_attention: true  # fast\n", "attn_implementation: flash_attention_2  # fast\n"),
         ("flash_attention: true\nsdp_attention: false\n", "attn_implementation: flash_attention_2\n"),
         ("gradient_checkpointing: offload\n", "gradient_checkpointing: true\nactivation_offloading: true\n"),
+        (
+            # Axolotl refuses the second without the first.
+            "gradient_checkpointing: offload\nfsdp_version: 2\nfsdp_config:\n  activation_checkpointing: true\n",
+            "gradient_checkpointing: true\nfsdp_version: 2\nfsdp_config:\n  activation_checkpointing: true\n"
+            "activation_offloading: true\n",
+        ),
         ("evaluation_strategy: epoch\n", "eval_strategy: epoch\n"),
         ("bf16: full\n", "bf16: true\n"),
         (

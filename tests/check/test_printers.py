@@ -167,6 +167,28 @@ def test_json_is_as_its_schema_says(outcome: Outcome) -> None:
     assert [f["path"] for f in document["findings"]] == ["binary.yaml"]
 
 
+def test_no_answer_repeats_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "hf_0123456789abcdefghij"
+    (tmp_path / "axolotl.yaml").write_text(
+        f"base_model: Qwen/Qwen3-8B\nhub_token: {secret}\nlearning_rate: 1.0e-4\nmicro_batch_size: 1\n"
+        "gradient_accumulation_steps: 1\nnum_epochs: 1\nsequence_len: 1024\nadapter: lora\nlora_r: 8\nlora_alpha: 8\n"
+        "lora_target_linear: true\noptimizer: adamw_torch_fused\ndatasets:\n  - {path: a, type: alpaca}\n"
+    )
+    (tmp_path / "run.sh").write_text(
+        f"export WANDB_API_KEY={secret}\nexport HF_TOKEN={secret}\nexport NCCL_DEBUG=INFO\naxolotl train axolotl.yaml\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = check([Path(".")], Options(Target("kentino-8x-rtx-5090"), trainers=False))
+    document = as_json(found)
+    (project,) = document["projects"]
+    environment = {one["name"]: one["value"] for one in project["recipe"]["launch"]["environment"]}
+    assert environment["NCCL_DEBUG"] == "INFO"
+    assert environment["WANDB_API_KEY"] == environment["HF_TOKEN"] == "(not shown)"
+    sarif = json.dumps(printers.sarif(found))
+    lines = "\n".join((*text(found, verbose=True), *printers.github(found)))
+    assert secret not in json.dumps(document) + sarif + lines
+
+
 def test_sarif_is_sarif(outcome: Outcome) -> None:
     document = json.loads(json.dumps(printers.sarif(outcome)))
     jsonschema.Draft202012Validator(SARIF).validate(document)
@@ -190,9 +212,9 @@ def test_github_commands_are_one_line_each_and_escaped(outcome: Outcome) -> None
 
 
 def test_github_escapes_as_its_toolkit_does() -> None:
-    from recipegen.check.printers.github import _command
+    from recipegen.check.printers.github import command
 
-    assert _command("error", "100% a\r\nb: c, d", file="a,b:c%.yaml", line="") == (
+    assert command("error", "100% a\r\nb: c, d", file="a,b:c%.yaml", line="") == (
         "::error file=a%2Cb%3Ac%25.yaml::100%25 a%0D%0Ab: c, d"
     )
 

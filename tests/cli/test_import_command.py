@@ -101,19 +101,43 @@ def test_json_is_the_whole_of_stdout_and_matches_its_schema(micro: int, capsys: 
     document = json.loads(capsys.readouterr().out)
     assert schema_errors(document) == []
     assert code == (0 if micro == 1 else 1)
-    assert (document["folder"] is None) == (code == 1)
+    assert document["folder"] == "axolotl-imported"
     assert document["gain"]["otherwise"]["verdict"] == "fits"
 
 
-def test_what_does_not_fit_writes_nothing_and_says_what_would(capsys: Output) -> None:
+def test_what_does_not_fit_is_imported_all_the_same_and_says_so(capsys: Output) -> None:
     Path("axolotl.yaml").write_text(AXOLOTL.replace("micro_batch_size: 1", "micro_batch_size: 64"))
     assert run(["import", "axolotl.yaml", *BOX]) == 1
     out, err = capsys.readouterr()
     assert out.startswith("DOES NOT FIT")
     assert "verdict: does not fit -> fits" in out
+    assert "Next: it does not fit" in out
+    assert "./launch.sh" not in out
     assert err.startswith("does not fit: ")
     assert err.count("\n") == 1
-    assert sorted(os.listdir()) == ["axolotl.yaml", "data.jsonl"]
+    assert "micro_batch_size: 64" in Path("axolotl-imported/recipe.yaml").read_text()
+    assert run(["check", "axolotl-imported"]) == 1
+    assert capsys.readouterr().out.startswith("DOES NOT FIT")
+
+
+def test_the_verdict_is_that_of_check_not_of_what_would_be_generated(capsys: Output) -> None:
+    # recipegen itself writes no fused kernels beside a dropout; a file that has both runs.
+    own = "lora_dropout: 0.05\nlora_mlp_kernel: true\nlora_qkv_kernel: true\nlora_o_kernel: true\n"
+    Path("axolotl.yaml").write_text(AXOLOTL + own)
+    assert run(["check", "axolotl.yaml", *BOX]) == 0
+    assert run(["import", "axolotl.yaml", *BOX, "--out", "tune"]) == 0
+    out = capsys.readouterr().out
+    assert "DOES NOT FIT" not in out
+    assert run(["check", "tune"]) == 0
+
+
+def test_what_the_trainer_refuses_is_to_be_mended_first(capsys: Output) -> None:
+    Path("axolotl.yaml").write_text(AXOLOTL.replace("type: alpaca", "typ: alpaca"))  # kept in the entry, and dropped
+    assert run(["import", "axolotl.yaml", *BOX, "--out", "tune"]) == 2
+    err = capsys.readouterr().err
+    assert "does not pass validation" in err
+    assert "Mend the original first" in err
+    assert not Path("tune").exists()
 
 
 def test_an_existing_folder_is_left_alone_without_force(capsys: Output) -> None:

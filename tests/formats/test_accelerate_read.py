@@ -158,9 +158,11 @@ def test_hybrid_shard_of_version_1_shards_inside_each_node() -> None:
     assert (reading.values["parallelism.dp_replicate"], reading.values["parallelism.dp_shard"]) == (2, 8)
 
 
-def test_a_sharding_strategy_under_the_name_of_version_2() -> None:
+def test_a_sharding_strategy_under_the_name_of_version_2_has_no_effect() -> None:
+    """The launcher's sharding strategy is never empty, and Accelerate prefers it."""
     reading = fsdp(fsdp_version=1, fsdp_reshard_after_forward="SHARD_GRAD_OP")
-    assert reading.values["fsdp.reshard_after_forward"] is False
+    assert "fsdp.reshard_after_forward" not in reading.values
+    assert reading.passthrough == {"fsdp_config.fsdp_reshard_after_forward": "SHARD_GRAD_OP"}
 
 
 def test_keys_of_version_1_mean_nothing_in_version_2() -> None:

@@ -112,7 +112,7 @@ def test_the_readme_fits_the_recipe(name: str) -> None:
     assert ("MASTER_ADDR" in text) == (chosen.parallelism.nodes > 1)
     assert ("`micro_batch_size:" in text) == (chosen.micro_batch_size > 1)
     assert ("`activation_checkpointing: true`" in text) == (not chosen.activation_checkpointing)
-    assert "recipegen new NAME --recipe NAME/recipe.yaml --force" in text
+    assert "\nrecipegen update " in text
     assert "| `axolotl.yaml` |" in text
     assert "train.py" not in text
     assert "\n\n\n" not in text

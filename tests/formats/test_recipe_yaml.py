@@ -73,7 +73,7 @@ def test_overrides_keep_their_types() -> None:
 
 def test_the_header_names_a_command_that_exists() -> None:
     head = recipe_yaml.write(Request("m", "h")).split("format_version")[0]
-    assert "recipegen new NAME --recipe NAME/recipe.yaml --force" in head
+    assert "    recipegen update\n" in head
     assert all(line.startswith("# ") for line in head.splitlines())
 
 

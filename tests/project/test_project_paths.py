@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipegen.formats import recipe_yaml
-from recipegen.project import create
+from recipegen.project import create, render
 from recipegen.project.paths import check_name, localize, seen_from
-from recipegen.spec import RecipegenError
+from recipegen.spec import Finding, RecipegenError, Severity
 from tests.recipes_for_tests import PINS, dataset, decision, recipe
 
 
@@ -48,6 +48,35 @@ def test_data_model_and_profile_are_found_from_the_project(tmp_path: Path, monke
     assert request.model == str(tmp_path / "tiny")
     assert request.hardware == str(tmp_path / "box.yaml")
     assert request.dataset == (str(tmp_path / "data.jsonl"),)
+
+
+def test_what_is_written_does_not_depend_on_where_it_was_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    for name in ("box.yaml", "data.jsonl"):
+        (tmp_path / name).write_text("")
+    written = []
+    for here, prefix in ((tmp_path, ""), (tmp_path / "tiny", "../")):
+        monkeypatch.chdir(here)
+        data = f"{prefix}data.jsonl"
+        model, box = f"{prefix}tiny", f"{prefix}box.yaml"
+        answer = decision(recipe(model=model, hardware=box, datasets=(dataset(data),)))
+        long = Finding("RG501", Severity.WARNING, "data", f"{data}: 10 rows are longer")
+        answer = dataclasses.replace(
+            answer,
+            model=dataclasses.replace(answer.model, id=model),
+            request=dataclasses.replace(answer.request, model=model, hardware=box, dataset=(data,)),
+            findings=(long,),
+            warnings=(f"RG501 {data}: 10 rows are longer", f"{data}: ten", "about data.jsonl: ten"),
+        )
+        there = localize(answer, tmp_path / "demo")
+        assert there.findings[0].reason == f"{tmp_path}/data.jsonl: 10 rows are longer"
+        assert there.warnings[:2] == (f"RG501 {tmp_path}/data.jsonl: 10 rows are longer", f"{tmp_path}/data.jsonl: ten")
+        assert there.warnings[2] == "about data.jsonl: ten"  # no place at its beginning
+        written.append(render(there, pins=PINS))
+    assert str(tmp_path / "box.yaml").encode() in written[0]["recipe.lock"]
+    assert written[0] == written[1]
 
 
 def test_hub_names_and_urls_stay(tmp_path: Path) -> None:

@@ -105,6 +105,30 @@ def test_a_rule_speaks_when_its_one_thing_is_wrong(
     assert "\n" not in said.reason
 
 
+def test_the_end_of_a_turn_is_the_models_not_a_guess() -> None:
+    recipe, stack = replace(LORA.recipe, datasets=(chat(),), eot_tokens=()), load_stack()
+
+    def said(generated: bool = False, **facts: object) -> Finding | None:
+        model = replace(LORA.model, **facts)
+        found = evaluate(recipe, model, LORA.cluster, LORA.estimate, stack, generated=generated)
+        return next((f for f in found if f.rule == "RG404"), None)
+
+    assert said(end_of_turn=("<end>",), eos_token="<end>") is None  # what Axolotl trains by itself
+    other = said(end_of_turn=("<end>",), eos_token="<eos>")
+    assert other is not None
+    assert (other.severity, other.fix) == (Severity.WARNING, "--set eot_tokens=<end>")
+    unknown = said(end_of_turn=(), eos_token=None)
+    assert unknown is not None
+    assert unknown.severity is Severity.NOTE
+    assert said(generated=True, end_of_turn=(), eos_token=None).severity is Severity.WARNING  # type: ignore[union-attr]
+
+
+def test_a_small_batch_of_long_packs_is_not_small() -> None:
+    recipe = replace(FULL.recipe, micro_batch_size=1, gradient_accumulation=1, packing=True)
+    assert "RG407" in findings(FULL, replace(recipe, sequence_len=4096))
+    assert "RG407" not in findings(FULL, replace(recipe, sequence_len=32_768))
+
+
 def test_capabilities_decide_not_names() -> None:
     gpu = replace(FULL.cluster.gpu, triton=False, pinned_memory=False, name="RTX Pro 6000")
     cluster = replace(FULL.cluster, node=replace(FULL.cluster.node, gpu=gpu))

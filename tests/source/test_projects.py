@@ -9,6 +9,7 @@ import pytest
 from recipegen.formats import documents
 from recipegen.source import Kind, Project, classify, collect
 from recipegen.source.classify import is_document
+from recipegen.source.projects import collect_given
 
 AXOLOTL = "base_model: Qwen/Qwen3-8B\nmicro_batch_size: 1\n"
 ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 8\n"
@@ -159,3 +160,19 @@ def test_files_that_name_each_other_end() -> None:
     write(a_yaml=AXOLOTL + "deepspeed: a.yaml\n", b_yaml=ARGUMENTS + "deepspeed: c.yaml\nfsdp_config: b.yaml\n")
     Path("c.yaml").write_text(ARGUMENTS + "deepspeed: b.yaml\n")
     assert grouped() == {"a.yaml": {"a.yaml"}, "b.yaml": {"b.yaml"}, "c.yaml": {"c.yaml"}}
+
+
+def test_files_that_are_not_on_the_disk_are_as_if_they_were(tmp_path: Path) -> None:
+    contents = {
+        "axolotl.yaml": b"base_model: m\ndeepspeed: ds.json\n",
+        "ds.json": b'{"zero_optimization": {"stage": 2}}',
+    }
+    given = collect_given(tmp_path, contents).projects
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    there = collect([tmp_path]).projects
+    assert [(p.main, p.files, p.kinds, p.folder) for p in given] == [
+        (p.main, p.files, p.kinds, p.folder) for p in there
+    ]
+    (tmp_path / "ds.json").write_bytes(b"{}")
+    assert collect_given(tmp_path, contents).projects[0].files["ds.json"] == contents["ds.json"]

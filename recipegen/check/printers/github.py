@@ -20,15 +20,16 @@ def github(outcome: Outcome) -> Iterator[str]:
     """The commands, one a line: the verdicts, then the findings."""
     for one in outcome.checked:
         path = one.project.shown.get(one.project.main, "")
-        yield _command(_VERDICTS.get(one.verdict, "notice"), verdict_line(one), file=path, title=one.project.name)
+        yield command(_VERDICTS.get(one.verdict, "notice"), verdict_line(one), file=path, title=one.project.name)
     for found in sorted(outcome.all_findings(), key=lambda f: ORDER[f.severity]):
-        yield _annotation(found)
+        yield annotation(found)
 
 
-def _annotation(found: Finding) -> str:
+def annotation(found: Finding) -> str:
+    """The command of a finding."""
     path, line = split_where(found.where)
     message = f"{found.reason} ({found.fix})" if found.fix else found.reason
-    return _command(
+    return command(
         _COMMANDS[found.severity],
         message,
         file=path,
@@ -37,9 +38,10 @@ def _annotation(found: Finding) -> str:
     )
 
 
-def _command(command: str, message: str, **properties: str) -> str:
+def command(level: str, message: str, **properties: str) -> str:
+    """One workflow command: error, warning or notice."""
     stated = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
-    return f"::{command}{' ' if stated else ''}{stated}::{_data(message)}"
+    return f"::{level}{' ' if stated else ''}{stated}::{_data(message)}"
 
 
 def _data(text: str) -> str:

@@ -53,6 +53,7 @@ def _project(
         "findings": _findings(one.findings),
         "ignored": _findings(one.ignored),
         "validation": list(one.ran),
+        "verified": list(one.verified),
         "unknown": [{"field": u.path, "reason": u.reason, "where": u.where} for u in assembled.unknown],
         "defaults": sorted(assembled.defaults),
         "recipe": recipe(assembled.recipe) if assembled.recipe else None,
@@ -61,10 +62,11 @@ def _project(
 
 
 def _findings(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    return [_finding(found) for found in findings]
+    return [finding(found) for found in findings]
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def finding(found: Finding) -> dict[str, Any]:
+    """A finding with its place in parts."""
     plain: dict[str, Any] = to_plain(found)
     path, line = split_where(found.where)
     return {**plain, "path": path or None, "line": line}

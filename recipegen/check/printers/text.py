@@ -10,8 +10,8 @@ from recipegen.spec import Finding, Severity, Verdict
 from recipegen.spec.units import gib, seconds
 
 Paint = Callable[[str, str], str]  # text, colour name -> text
-_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
-_VERDICTS = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red", Verdict.UNKNOWN: "magenta"}
+COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+VERDICTS = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red", Verdict.UNKNOWN: "magenta"}
 _FIX = "           fix: "
 _COMMAND = "           run: "
 
@@ -40,8 +40,8 @@ def text(
 
 def _summary(outcome: Outcome, paint: Paint) -> str:
     verdicts = [one.verdict for one in outcome.checked]
-    parts = [f"{verdicts.count(v)} {label(v).lower()}" for v in _VERDICTS if v in verdicts]
-    worst = paint(label(outcome.verdict), _VERDICTS[outcome.verdict])
+    parts = [f"{verdicts.count(v)} {label(v).lower()}" for v in VERDICTS if v in verdicts]
+    worst = paint(label(outcome.verdict), VERDICTS[outcome.verdict])
     said = counted(outcome.all_findings(), *Severity)
     recipes = f"{len(verdicts)} recipe{'s' if len(verdicts) != 1 else ''}"
     return f"{worst}  {recipes}: {', '.join(parts) or 'nothing could be read'}; {said or 'no findings'}"
@@ -58,7 +58,7 @@ def _project(
 ) -> Iterator[str]:
     line = verdict_line(one)
     verdict, _, rest = line.partition(", ")
-    yield f"{paint(verdict, _VERDICTS[one.verdict])}, {rest}  {one.project.name}"
+    yield f"{paint(verdict, VERDICTS[one.verdict])}, {rest}  {one.project.name}"
     cluster = one.subject.cluster
     if cluster is not None and not short:
         yield f"      {cluster.summary()}"
@@ -76,6 +76,8 @@ def _project(
     if verbose:
         for said in one.ran:
             yield from wrap(said if said.startswith("not run") else f"checked: {said}", "  ")
+        for said in one.verified:
+            yield from wrap(f"verified: {said}", "  ")
     if one.subject.estimate is not None and one.subject.assembled.recipe is not None:
         yield ""
         yield from costs(one)
@@ -102,7 +104,7 @@ def _short(one: Checked, notes: int) -> Iterator[str]:
 def _finding(found: Finding, paint: Paint, wrap: Callable[[str, str], Iterator[str]]) -> Iterator[str]:
     """Severity, rule, place, reason; then what to do."""
     lines = list(wrap(f"{found.severity.value:8} {found.rule}  {found.where}  {found.reason}", "  "))
-    first = lines[0].replace(found.severity.value, paint(found.severity.value, _COLOURS[found.severity]), 1)
+    first = lines[0].replace(found.severity.value, paint(found.severity.value, COLOURS[found.severity]), 1)
     yield from (first, *lines[1:])
     if found.fix:
         if found.family == "verification":

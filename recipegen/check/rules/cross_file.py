@@ -24,13 +24,18 @@ _SHARED = {
     "optimizer.beta1": "adam_beta1",
     "optimizer.beta2": "adam_beta2",
 }
+_CHECKPOINTING = "transformers 5.16.1, trainer.py (fsdp_plugin.activation_checkpointing)"
+_RECOMPUTES = "fsdp_activation_checkpointing"
 # What TrainingArguments 5.16 use where the file is silent.
 _DEFAULTS = {"micro_batch_size": 8, "gradient_accumulation": 1}
 
 
 def _arguments(view: View) -> Reading | None:
-    found = view.of("arguments")
-    return found[0] if found else None
+    """The trainer's arguments: a file of them, else a command line that gives them to a script."""
+    files = view.of("arguments")
+    if files or view.subject.main:
+        return files[0] if files else None
+    return next((reading for reading in view.of("launch") if "micro_batch_size" in reading.values), None)
 
 
 def _others(view: View) -> Iterator[Reading]:
@@ -44,25 +49,46 @@ def _others(view: View) -> Iterator[Reading]:
 
 @rule("RG731", "cross-file", Severity.ERROR, source=_DEEPSPEED)
 def the_engine_repeats_the_arguments(view: View) -> Iterator[Said]:
-    """The Transformers trainer compares DeepSpeed's configuration with its own arguments and stops where they differ.
-    Write "auto" there, so that one file decides."""
-    own = _arguments(view)
+    """The Transformers trainer, and Axolotl's with it, compares DeepSpeed's configuration with its own arguments and
+    stops where they differ. Write "auto" there, so that one file decides. (Axolotl's batch is RG721's.)"""
+    axolotl = view.of("axolotl")
+    own = axolotl[0] if axolotl else _arguments(view)
     if own is None:
         return
+    left_out = _DEFAULTS if own.format == "arguments" else {}
     for other in _others(view):
         for field, word in _SHARED.items():
-            if field not in other.values or (field not in own.values and field not in _DEFAULTS):
+            if field not in other.values or (field not in own.values and field not in left_out):
                 continue
-            mine, theirs = own.values.get(field, _DEFAULTS.get(field)), other.values[field]
+            if axolotl and field in _DEFAULTS:
+                continue
+            mine, theirs = own.values.get(field, left_out.get(field)), other.values[field]
             if math.isclose(float(mine), float(theirs)):
                 continue
-            said = "says" if field in own.values else "leaves at"
+            said = "sets it to" if field in own.values else "leaves it at"
             yield Said(
-                f"{theirs:g} here, but {own.name} {said} {word} {mine:g}",
+                f"{word} is {theirs:g} here, but {own.name} {said} {mine:g}",
                 f'write "auto", or {mine:g}' if other.format == "deepspeed" else f"write {mine:g}",
                 other.provenance.get(field, other.name),
                 field,
             )
+
+
+@rule("RG737", "cross-file", Severity.ERROR, source=_CHECKPOINTING)
+def activations_are_recomputed_once(view: View) -> Iterator[Said]:
+    """gradient_checkpointing of the Transformers trainer beside activation_checkpointing of FSDP stops the run, also
+    where the latter stands in Accelerate's file. (Axolotl's file is RG725's.)"""
+    own = _arguments(view)
+    if view.engine != "fsdp" or own is None or view.of("axolotl"):
+        return
+    if own.values.get("activation_checkpointing") is not True:
+        return
+    for reading in (own, *view.of("accelerate")):
+        if reading.facts.get(_RECOMPUTES) is True:
+            place = view.where(_RECOMPUTES, f"fsdp_config.{_RECOMPUTES}", "fsdp_config.activation_checkpointing")
+            reason = f"FSDP's activation checkpointing and gradient_checkpointing of {own.name}: the trainer stops"
+            yield Said(reason, "keep one of the two", place, f"fsdp_config.{_RECOMPUTES}")
+            return
 
 
 @rule("RG732", "cross-file", Severity.ERROR, source=_DEEPSPEED)

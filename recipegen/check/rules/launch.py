@@ -12,6 +12,7 @@ from recipegen.spec import Severity
 
 _ACCELERATE = "accelerate 1.13.0, commands/launch.py and utils/launch.py"
 _TORCHRUN = "torch 2.13, distributed/run.py"
+_NCCL_ENVIRONMENT = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _SLURM_RANKS = re.compile(r"(?<!\\)\$\{?SLURM_(?:PROCID|NODEID)\b")
 _RANK_OPTION = re.compile(r"machine[_-]rank|node[_-]rank|NODE_RANK=|RANK=")
 _P2P_TEST = "all_reduce_perf -b 8 -e 256M -f 2 -g 2 (nccl-tests), with a time limit"
@@ -47,7 +48,9 @@ def several_machines_have_an_address(view: View) -> Iterator[Said]:
     if machines < 2 or view.fact("use_ray"):
         return
     named = {"main_process_ip", "rdzv_endpoint", "hostfile"}
-    if any(view.fact(name) for name in named) or named & view.unknown or "MASTER_ADDR" in view.environment:
+    if any(view.fact(name) or view.passes(name) for name in named) or named & view.unknown:
+        return
+    if "MASTER_ADDR" in view.environment:
         return
     launcher = view.fact("launcher", "launch")
     if launcher == "deepspeed":
@@ -94,9 +97,10 @@ def every_machine_has_its_own_rank(view: View) -> Iterator[Said]:
     launcher = view.fact("launcher", "launch")
     if machines < 2 or own or launcher not in ("accelerate", "torchrun"):
         return
-    if launcher == "torchrun" and (view.fact("rdzv_endpoint") or "rdzv_endpoint" in view.unknown):
+    endpoint = view.fact("rdzv_endpoint") or "rdzv_endpoint" in view.unknown or view.passes("rdzv_endpoint")
+    if launcher == "torchrun" and endpoint:
         return  # c10d numbers the machines itself
-    if view.fact("rdzv_backend", "launch") not in (None, "static"):
+    if view.fact("rdzv_backend", "launch") not in (None, "static") or view.passes("machine_rank", "node_rank"):
         return
     yield Said(
         f"the script gives all {machines} machines the same rank ({view.fact('machine_rank') or 0})",
@@ -205,6 +209,27 @@ def peer_to_peer_over_pcie_was_tried(view: View) -> Iterator[Said]:
         f"needs verification: peer-to-peer between the {gpu.name} of this host",
         f"{_P2P_TEST}; if it hangs: NCCL_P2P_DISABLE=1",
     )
+
+
+@rule("RG317", "network", Severity.WARNING, source=_NCCL_ENVIRONMENT)
+def transfers_take_the_links_that_there_are(view: View) -> Iterator[Said]:
+    """NCCL_P2P_DISABLE=1 is for cards without peer-to-peer. Where the GPUs have NVLink it sends every transfer through
+    host memory instead, several times slower; over PCIe it costs less, and is right where peer-to-peer hangs.
+    NCCL_IB_DISABLE=1 leaves TCP between machines that have InfiniBand or RoCE."""
+    gpu, cluster = view.gpu, view.subject.cluster
+    if gpu is None or cluster is None:
+        return
+    several = (view.per_machine or cluster.node.gpu_count) > 1
+    if view.environment.get("NCCL_P2P_DISABLE") == "1" and several and (gpu.nvlink or gpu.peer_to_peer):
+        link = "NVLink" if gpu.nvlink else "peer-to-peer over PCIe"
+        reason = f"NCCL_P2P_DISABLE=1 turns {link} between the {gpu.name} off: transfers go through host memory"
+        fix = "remove it" if gpu.nvlink else "remove it, unless peer-to-peer hangs on this host"
+        severity = None if gpu.nvlink else Severity.NOTE
+        yield Said(reason, fix, view.line_of("NCCL_P2P_DISABLE"), "launch.environment", severity)
+    network = cluster.network
+    if view.environment.get("NCCL_IB_DISABLE") == "1" and network is not None and network.rdma:
+        reason = f"NCCL_IB_DISABLE=1 leaves TCP between {cluster.nodes} machines on {network.name}"
+        yield Said(reason, "remove it", view.line_of("NCCL_IB_DISABLE"), "launch.environment")
 
 
 @rule("RG310", "launch", Severity.WARNING, source=f"{_ACCELERATE}; {_TORCHRUN}")

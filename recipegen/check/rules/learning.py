@@ -20,6 +20,8 @@ _ROLES = {
     "system": "system",
     "tool": "tool",
 }
+_BF16_FAMILIES = ("gemma", "qwen", "mistral", "mixtral", "gpt_oss")  # torch_dtype of their config.json: bfloat16
+_AS_PUBLISHED = ("meta-llama", "NousResearch")  # who publish Meta's base models, tokenizer and all
 _EMBEDDINGS = ("embed_tokens", "lm_head", "wte")
 
 
@@ -94,6 +96,49 @@ def the_trained_roles_occur(view: View) -> Iterator[Said]:
             reason = f"roles_to_train {', '.join(map(str, names))} means {', '.join(mapped)}"
             fix = f"write {', '.join(mapped)}: older versions masked everything under the alias"
             yield Said(reason, fix, place, "datasets.roles_to_train", Severity.NOTE)
+
+
+@rule("RG413", "learning", Severity.NOTE, source="https://huggingface.co/docs/transformers/perf_train_gpu_one")
+def bf16_models_stay_in_range(view: View) -> Iterator[Said]:
+    """fp16 ends at 65504. Llama 3, Qwen, Mistral and Gemma were trained in bf16, which reaches as far as fp32, and
+    activations may overflow in fp16 (Gemma's do: losses of NaN). On a card with bf16 nothing speaks for fp16."""
+    model, gpu = view.model, view.gpu
+    if model is None or gpu is None or not gpu.bf16 or not view.computes_in_fp16:
+        return
+    gemma = model.model_type.startswith("gemma")
+    if not model.model_type.startswith(_BF16_FAMILIES) and model.vocab_size != _LLAMA3_VOCABULARY:
+        return
+    yield Said(
+        f"{model.id} was trained in bf16, and fp16 ends at 65504"
+        + (": Gemma's activations overflow" if gemma else f"; {gpu.name} has bf16"),
+        "bf16: true instead of fp16",
+        view.where("mixed_precision", "fp16", "fp16_enabled"),
+        "precision.compute",
+        Severity.WARNING if gemma else None,
+    )
+
+
+@rule("RG414", "data", Severity.WARNING, source=f"{_CHAT}; axolotl/utils/chat_templates/base.py (get_chat_template)")
+def the_tokenizer_has_the_template(view: View) -> Iterator[Said]:
+    """`type: chat_template` without `chat_template` takes the tokenizer's own. Base models of Llama 3 have none, and
+    Axolotl stops while it prepares the data. (Instruct models, and republications with a template of theirs, have.)"""
+    model, stated = view.model, view.value("model") or view.raw("base_model")
+    if view.trainer != "axolotl" or model is None or model.model_type != "llama" or model.instruct:
+        return
+    if model.vocab_size != _LLAMA3_VOCABULARY or view.raw("chat_template") not in (None, "tokenizer_default"):
+        return
+    owner, _, name = str(stated).rpartition("/")
+    if owner not in _AS_PUBLISHED or "instruct" in name.casefold() or view.raw("tokenizer_config"):
+        return
+    entries = view.raw("datasets")
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if not isinstance(entry, Mapping) or entry.get("type") != "chat_template":
+            continue
+        if entry.get("chat_template") in (None, "tokenizer_default"):
+            reason = f"{stated} is a base model: its tokenizer has no chat template, and Axolotl stops at that"
+            place = view.where(f"datasets.{index}.type", "datasets")
+            yield Said(reason, "chat_template: llama3, or the Instruct model", place, "chat_template")
+            return
 
 
 def _roles(stated: Any) -> dict[str, str]:

@@ -15,12 +15,6 @@ def _states_bf16(view: View) -> bool:
     return view.fact("bf16") is True or view.fact("mixed_precision") == "bf16" or view.fact("bf16_enabled") is True
 
 
-def _states_fp16(view: View) -> bool:
-    if view.trainer == "axolotl" and view.subject.main:
-        return bool(view.fact("mixed_precision") == "fp16")
-    return view.fact("fp16") is True or view.fact("mixed_precision") == "fp16" or view.fact("fp16_enabled") is True
-
-
 @rule("RG227", "compat", Severity.ERROR, source="https://github.com/OptimalScale/LMFlow/issues/88")
 def the_card_computes_in_bf16(view: View) -> Iterator[Said]:
     """Cards before Ampere (below sm_80) have no bf16: the trainer stops, or computes in emulation. Use fp16 there, sdpa
@@ -50,7 +44,7 @@ def fp16_does_not_train_fp16_weights(view: View) -> Iterator[Said]:
     """The loss scaler of fp16 needs gradients in fp32. Modules in modules_to_save are trained in the dtype in which
     they were loaded, fp16, and unscaling them is refused ("Attempting to unscale FP16 gradients")."""
     saved = view.fact("lora_modules_to_save") or view.raw("modules_to_save")
-    if saved and view.has_adapter and _states_fp16(view):
+    if saved and view.has_adapter and view.computes_in_fp16:
         yield Said(
             "fp16 with modules_to_save: their gradients are fp16, which the scaler refuses",
             "bf16: true, or load the weights in fp32",

@@ -15,7 +15,8 @@ _LOADER = ("loading.dataloader_workers", "loading.prefetch_factor", "loading.pin
 
 
 def _axolotl(view: View) -> bool:
-    return view.trainer == "axolotl" and bool(view.subject.main)
+    document = view.subject.documents.get(view.subject.main)
+    return view.trainer == "axolotl" and document is not None and document.values is not None
 
 
 @rule("RG742", "silent", Severity.NOTE, source=f"{_CONFIG} check_auto_enable_lora_kernels")

@@ -142,6 +142,14 @@ class View:
         return EIGHT_BIT if stated is Dtype.INT8 or self.fact("load_in_8bit") or self.raw("load_in_8bit") else None
 
     @cached_property
+    def computes_in_fp16(self) -> bool:
+        """A file asks for fp16."""
+        if self.trainer == "axolotl" and self.subject.main:
+            return bool(self.fact("mixed_precision") == "fp16")
+        stated = self.fact("fp16") is True or self.fact("fp16_enabled") is True
+        return stated or self.fact("mixed_precision") == "fp16"
+
+    @cached_property
     def is_preference(self) -> bool:
         """Reinforcement or preference learning, or a reward model."""
         return bool(self.fact("rl") or self.fact("reward_model") or self.fact("process_reward_model"))
@@ -250,6 +258,12 @@ class View:
         """Variables of the caller that win over what the scripts say."""
         return frozenset(name for reading in self.of("launch") for name in reading.facts.get("overridable") or ())
 
+    def passes(self, *options: str) -> bool:
+        """True when a command line holds one of these options, whatever its value and wherever it stands: the reading
+        takes what follows a word that only a running shell knows for arguments of the script."""
+        words = self.fact("arguments", "launch") or ()
+        return any(str(word).partition("=")[0].lstrip("-").replace("-", "_") in options for word in words)
+
     @property
     def has_script(self) -> bool:
         """A script that launches something is among the files."""
@@ -259,6 +273,16 @@ class View:
         """The text of the files of these formats, one after the other."""
         names = [reading.name for reading in self.of(*formats)]
         return "\n".join(self.subject.files.get(name, b"").decode("utf-8", "replace") for name in names)
+
+    def line_of(self, variable: str) -> str:
+        """`file:line` where a script sets this variable."""
+        assigns = re.compile(rf"(?:^|[\s;\"']){re.escape(variable)}=")
+        for reading in self.of("launch"):
+            lines = self.subject.files.get(reading.name, b"").decode("utf-8", "replace").splitlines()
+            for number, line in enumerate(lines, 1):
+                if assigns.search(line) and not line.lstrip().startswith("#"):
+                    return f"{reading.name}:{number}"
+        return self.where("environment", "launcher")
 
     # --- versions
 

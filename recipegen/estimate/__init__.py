@@ -43,9 +43,9 @@ def estimate(
     """
     nodes = recipe.parallelism.nodes
     if nodes > cluster.nodes:
+        verb = "is" if cluster.nodes == 1 else "are"
         raise RecipegenError(
-            f"the recipe is for {nodes} nodes, and {cluster.nodes} of {cluster.name} {'is' if cluster.nodes == 1 else 'are'} "
-            "given",
+            f"the recipe is for {nodes} nodes, and {cluster.nodes} of {cluster.name} {verb} given",
             fix=f"Give --nodes {nodes} and --network.",
         )
     x = symbols(model, recipe, stack, triton=cluster.gpu.triton)

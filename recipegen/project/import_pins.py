@@ -19,7 +19,9 @@ _ROUNDS = 8  # of pinning what the pins of before changed; two are usual
 # Settings that the request itself has words for.
 _ASKED = frozenset({"method", "sequence_len", "epochs", "schedule.learning_rate"})
 _UNPINNABLE = {"fsdp.version": "FSDP1 is read, never written: the new project uses FSDP2"}
+# What FSDP1 bears and FSDP2 does not.
 _LOADING = "fsdp.cpu_ram_efficient_loading"
+_FULL = ("fsdp.state_dict_type", "FULL_STATE_DICT")
 _NOT_WRITTEN = {
     ("loss_kernel", LossKernel.CUT.value): "cut cross entropy needs a package that is not on the index: never written"
 }
@@ -50,12 +52,16 @@ def pinned(
     """The decision with the fewest pins that gives `wanted`, and the fields that cannot be pinned, with the reason."""
     refused: dict[str, str] = dict(_UNPINNABLE)
     values: dict[str, Any] = {}
+    was_fsdp1 = wanted.fsdp is not None and wanted.fsdp.version == 1
     for path in field_types():
         group = path.rpartition(".")[0]
         if path in _ASKED or path in refused or (group and getattr(wanted, group) is None):
             continue
-        if path == _LOADING and wanted.precision.parameters is Dtype.NF4:
+        if was_fsdp1 and path == _LOADING and wanted.precision.parameters is Dtype.NF4:
             refused[path] = "4-bit weights under FSDP2 cannot be loaded so (RG203), and the new project uses FSDP2"
+            continue
+        if was_fsdp1 and wanted.method.is_adapter and (path, to_plain(at(wanted, path))) == _FULL:
+            refused[path] = "an adapter under FSDP2 would be lost on resume (RG201), and the new project uses FSDP2"
             continue
         if path == "sync_each_batch" and not wanted.parallelism.strategy.is_fsdp:
             continue  # of FSDP alone

@@ -54,6 +54,11 @@ def rate_and_batch(pair: Pair) -> Iterator[Statement]:
     elif (rate > 1) != (batch > 1):
         text = f"{said}, but the rate went the other way: {_rates(pair)}; by the square-root rule {square}"
         yield pair.say("RV101", Weight.ALARM if wide else Weight.NOTICE, text, *paths)
+    else:
+        beyond = max(rate, 1 / rate) / max(batch, 1 / batch)
+        text = f"{said}, learning rate {_rates(pair)} ({_times(rate)}); by the square-root rule {square}"
+        weight = Weight.ALARM if beyond >= limits["rate_alarm"] else Weight.NOTICE
+        yield pair.say("RV101", weight, text, *paths)
 
 
 def rate_and_method(pair: Pair) -> Iterator[Statement]:

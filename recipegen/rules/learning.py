@@ -10,6 +10,13 @@ from recipegen.rules.registry import Context, Milder, rule
 from recipegen.spec import DataFormat, Dtype, Severity
 
 _TEST = "tests/catalog/test_stack_precision.py"
+# Templates of Axolotl that are put on other families' models as well.
+_ENDS = {
+    "chatml": ("<|im_end|>",),
+    "llama3": ("<|eot_id|>",),
+    "gemma": ("<end_of_turn>",),
+    "gemma3": ("<end_of_turn>",),
+}
 _USUAL_TOKENS = 4096  # of a packed row, for which the default rates of a full fine-tune are
 
 
@@ -59,11 +66,13 @@ def the_end_of_a_turn_is_trained(context: Context) -> Iterator[tuple[str, str] |
     chat = any(d.format in (DataFormat.MESSAGES, DataFormat.SHAREGPT) for d in r.datasets)
     if r.trainer != "axolotl" or not chat or r.eot_tokens:
         return
-    ends, eos = context.model.end_of_turn, context.model.eos_token
-    if ends and eos in ends:
+    model, own = context.model, r.chat_template in (None, "tokenizer_default", context.model.chat_template)
+    ends = model.end_of_turn if own else _ENDS.get(str(r.chat_template), ())
+    if ends and model.eos_token in ends:
         return  # Axolotl's default is the eos token
     if ends:
-        yield f"{context.model.id} ends a turn with {ends[0]}, and nothing names it", f"--set eot_tokens={ends[0]}"
+        template = model.id if own else f"the template {r.chat_template}"
+        yield f"{template} ends a turn with {ends[0]}, and nothing names it", f"--set eot_tokens={ends[0]}"
         return
     reason = f"the end-of-turn token of {context.model.id} is not known from here"
     fix = "--set eot_tokens=TOKEN, as the model's chat template writes it"

@@ -116,6 +116,23 @@ def test_every_difference_is_listed_with_a_reason(seed: int) -> None:
             assert key in listed, key
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_fsdp1_bears_and_fsdp2_does_not_is_changed_with_its_reason(version: int) -> None:
+    config = {"state_dict_type": "FULL_STATE_DICT", "cpu_ram_efficient_loading": True, "offload_params": False}
+    engine: dict[str, object] = {"fsdp_version": version, "fsdp_config": config}
+    found = imported({**AXOLOTL, **engine, "adapter": "qlora", "load_in_4bit": True})
+    fsdp = found.decision.recipe.fsdp
+    assert fsdp is not None
+    changed = {one.what: one.reason for one in found.changed}
+    if version == 1:
+        assert (fsdp.state_dict_type, fsdp.cpu_ram_efficient_loading) == ("SHARDED_STATE_DICT", False)
+        assert "RG201" in changed["fsdp.state_dict_type"]
+        assert "RG203" in changed["fsdp.cpu_ram_efficient_loading"]
+    else:  # what a person has is kept, and its error is said
+        assert (fsdp.state_dict_type, fsdp.cpu_ram_efficient_loading) == ("FULL_STATE_DICT", True)
+        assert {"RG201", "RG203"} <= {f.rule for f in found.decision.findings}
+
+
 def test_the_recipe_of_the_original_comes_back() -> None:
     values = {**AXOLOTL, "sample_packing": True, "weight_decay": 0.02, "save_steps": 40, "val_set_size": 0.1, "seed": 7}
     found = imported(values)
@@ -170,7 +187,7 @@ def test_fsdp1_becomes_fsdp2_and_that_is_said() -> None:
     assert any(one.what == "fsdp.version" and "FSDP2" in one.reason for one in found.changed)
     assert found.decision.recipe.fsdp is not None
     assert found.decision.recipe.fsdp.version == 2
-    assert found.decision.recipe.fsdp.state_dict_type == "FULL_STATE_DICT"
+    assert any(one.what == "fsdp.state_dict_type" and "RG201" in one.reason for one in found.changed)
 
 
 def test_deepspeed_comes_along() -> None:

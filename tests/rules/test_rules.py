@@ -117,6 +117,12 @@ def test_the_end_of_a_turn_is_the_models_not_a_guess() -> None:
     other = said(end_of_turn=("<end>",), eos_token="<eos>")
     assert other is not None
     assert (other.severity, other.fix) == (Severity.WARNING, "--set eot_tokens=<end>")
+    recipe = replace(recipe, chat_template="chatml")  # another family's template on this model
+    other = said(end_of_turn=("<end>",), eos_token="<end>", chat_template="own")
+    assert other is not None
+    assert (other.severity, other.fix) == (Severity.WARNING, "--set eot_tokens=<|im_end|>")
+    assert said(end_of_turn=("<|im_end|>",), eos_token="<|im_end|>", chat_template="own") is None
+    recipe = replace(recipe, chat_template=None)
     unknown = said(end_of_turn=(), eos_token=None)
     assert unknown is not None
     assert unknown.severity is Severity.NOTE

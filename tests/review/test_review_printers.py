@@ -1,6 +1,6 @@
 """What a review prints: as agreed on (golden files), by each format's rules, and harmless whatever a recipe says.
 
-After a wanted change: `python -m tests.review.test_printers` rewrites tests/review/golden; read its diff.
+After a wanted change: `python -m tests.review.test_review_printers` rewrites tests/review/golden; read its diff.
 """
 
 from __future__ import annotations

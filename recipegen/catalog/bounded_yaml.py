@@ -18,10 +18,12 @@ import yaml
 from recipegen.spec import RecipegenError
 
 MAX_SHOWN = 60  # characters of a value that an error repeats
+MAX_NUMBER = 400  # characters of a number; a float ends at 309 digits, and Python reads 1:59:59:... in quadratic time
 
 SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KeyPath = tuple[str, ...]
 _OCTAL = re.compile(r"[-+]?0[0-9_]+")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -214,6 +216,7 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], pl
         for index, item in enumerate(node.value):
             _collect_lines(item, (*path, str(index)), lines, place, merges)
     if isinstance(node, yaml.ScalarNode):
+        _refuse_long(node, place)
         _refuse_octal(node, place)
     if not isinstance(node, yaml.MappingNode):
         return
@@ -245,6 +248,11 @@ def _pairs(node: yaml.MappingNode, place: str, merges: bool) -> Iterator[tuple[y
             if key_node.value not in seen:
                 seen.add(key_node.value)
                 yield key_node, value_node
+
+
+def _refuse_long(node: yaml.ScalarNode, place: str) -> None:
+    if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
+        raise RecipegenError(f"a number of {len(node.value)} characters", where=f"{place}:{_line(node)}")
 
 
 def _refuse_octal(node: yaml.ScalarNode, place: str) -> None:

@@ -110,7 +110,9 @@ def check(paths: Sequence[str | Path], options: Options | None = None) -> Outcom
     found = collect(paths)
     loose = refused(found)
     if not found.projects and not any(f.severity is Severity.ERROR for f in loose):
-        what = f"{found.skipped[0].shown}: {found.skipped[0].reason}" if found.skipped else "no file of a recipe"
+        seen = [f"{one.shown}: {one.reason}" for one in found.refused]
+        seen += [f"{one.shown}: {one.reason}" for one in found.skipped]
+        what = seen[0] if seen else "no file of a recipe"
         raise RecipegenError(f"nothing to check: {what}", fix="Give a folder or files of a recipe.")
     return Outcome(check_projects(found.projects, options, _policies(options)), loose, found.skipped)
 

@@ -17,6 +17,7 @@ _AXOLOTL_MESH = ("dp_replicate_size", "dp_shard_size", "tensor_parallel_size", "
 # be half overwritten and half left standing.
 _ENGINE_SECTIONS = ("fsdp_config", "deepspeed_config", "parallelism_config", "dynamo_config", "fp8_config")
 _EMPTY = Document("", None)
+_SHIPPED = "deepspeed_configs/"  # Axolotl brings these files, and looks for them in the folder of the run
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,11 @@ def _named_files(p: Project) -> Iterator[Finding]:
         name = _get(document, *path)
         if isinstance(name, str) and name.removeprefix("./") not in p.names:
             reason = f"{'.'.join(path)} names {name}, which is not a file of this project"
-            yield _error("RG726", document, path, reason, "write the file into the project's folder")
+            if name.removeprefix("./").startswith(_SHIPPED):
+                fix, where = "`axolotl fetch deepspeed_configs` in the folder of the run", document.where(path)
+                yield finding("RG726", Severity.WARNING, reason, fix=fix, where=where, field=".".join(path))
+            else:
+                yield _error("RG726", document, path, reason, "write the file into the project's folder")
 
 
 def _launcher_file(p: Project) -> Iterator[Finding]:

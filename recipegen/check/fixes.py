@@ -96,6 +96,7 @@ class _Fixer:
     trials: int = 0
     tried: int = 0  # bytes
     _checked: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    _paths: dict[str, dict[tuple[str, str], list[KeyPath]]] = field(default_factory=dict)  # by line and dotted key
 
     def edits_for(self, finding: Finding) -> tuple[Edit, ...]:
         kinds = {
@@ -117,7 +118,11 @@ class _Fixer:
         if document is None or reading is None or not line.isdecimal() or name not in self.subject.files:
             return None
         # A key may hold dots itself; the line tells such keys apart, and where it does not, nothing is done.
-        paths = [p for p, at in document.lines.items() if str(at) == line and ".".join(p) == finding.field]
+        if name not in self._paths:
+            self._paths[name] = {}
+            for path, at in document.lines.items():
+                self._paths[name].setdefault((str(at), ".".join(path)), []).append(path)
+        paths = self._paths[name].get((line, finding.field), [])
         return _Place(document, reading, paths[0]) if len(paths) == 1 and paths[0] else None
 
     # --- proposals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -28,6 +29,7 @@ from recipegen.formats import (
 )
 from recipegen.formats.assemble import assemble
 from recipegen.formats.assembled import Assembled, Unknown
+from recipegen.formats.plain import to_plain
 from recipegen.formats.reading import Reading
 from recipegen.source import Kind, Project, Within
 from recipegen.spec import Cluster, Estimate, Finding, ModelSpec, RecipegenError, Request, Severity
@@ -268,6 +270,15 @@ def _estimate(assembled: Assembled, cluster: Cluster | None, stack: Stack) -> tu
             "model", "the model's shape is not known here, and nothing is downloaded"
         )
     try:
-        return estimate(assembled.model, cluster, assembled.recipe, stack), None
+        cost = estimate(assembled.model, cluster, assembled.recipe, stack)
+        if not _is_finite(to_plain(cost)):
+            raise ValueError("a number in it is larger than any machine")
+        return cost, None
     except (RecipegenError, ValueError, ArithmeticError, LookupError) as error:
         return None, Unknown("", f"no estimate for this combination: {' '.join(str(error).split())}")
+
+
+def _is_finite(plain: Any) -> bool:
+    if isinstance(plain, (list, dict)):
+        return all(map(_is_finite, plain.values() if isinstance(plain, dict) else plain))
+    return not isinstance(plain, float) or math.isfinite(plain)

@@ -7,6 +7,7 @@ what it accepts and drops.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from recipegen.catalog.stack import Stack
@@ -17,6 +18,7 @@ from recipegen.check.schema import Kind, Problem, Schema
 from recipegen.formats.documents import Document, read_json, read_yaml
 from recipegen.spec import Finding, Severity
 
+_BETWEEN_MACHINES = ("same_network", "rdzv_backend")
 PLUGIN_PACKAGE = "axolotl.integrations."
 _DATASET_LISTS = ("datasets", "test_datasets")
 # Words that Accelerate takes in any case (FullyShardedDataParallelPlugin.__post_init__, accelerate 1.13.0), and up to
@@ -143,9 +145,11 @@ def accelerate_keys(document: Document, stack: Stack) -> Iterator[Finding]:
             )
     for key, default in table["only_as_flags"].items():
         if key in values and values[key] not in (default, None, "no" if default is False else default):
+            # `accelerate config` writes same_network into every file; on one machine nobody asks.
+            idle = key in _BETWEEN_MACHINES and values.get("num_machines") in (None, 0, 1)
             yield finding(
                 "RG704",
-                Severity.WARNING,
+                Severity.NOTE if idle else Severity.WARNING,
                 f"{key}: {schemas.show(values[key])} has no effect in a file: the command line's default wins",
                 fix=f"pass --{key} to accelerate launch",
                 where=document.where((key,)),
@@ -268,7 +272,7 @@ def deepspeed_keys(document: Document, stack: Stack) -> Iterator[Finding]:
         if problem.kind is not Kind.NUMBER_AS_STRING:  # JSON has no such trap: a string was meant as a string
             yield _finding(problem, document, schema, stack.other_names("deepspeed"))
     filled = stack.deepspeed_auto()
-    for path in _autos(values, ()):
+    for path in islice(_autos(values, ()), schemas.MOST):
         if ".".join(path) not in filled:
             yield finding(
                 "RG702",

@@ -33,6 +33,7 @@ REVIEW_FAILS = (
     "does_not_fit", "tight", "new_error", "new_warning", "breaks_resume", "different_experiment", "unreadable",
 )  # fmt: skip
 _HOUR_S = 3600.0
+_MOST = 1e300  # below the largest float
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,9 @@ def _budgets(document: Document) -> Iterator[tuple[str, float]]:
     for key, value in _mapping(document, "budgets").items():
         if key not in BUDGETS:
             raise _unknown(document, ("budgets", key), key, BUDGETS)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _MOST:
             where = document.where("budgets", key)
-            raise RecipegenError(f"{key}: {shown(value)} must be a number above 0", where=where)
+            raise RecipegenError(f"{key}: {shown(value)} must be a number above 0 and below {_MOST:g}", where=where)
         yield key, float(value)
 
 

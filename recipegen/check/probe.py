@@ -34,13 +34,26 @@ class ProbedGpu:
     free_bytes: int | None
     compute_capability: str | None
 
+    @property
+    def left_bytes(self) -> int:
+        """What is free of it; all, where that could not be found."""
+        return self.memory_bytes if self.free_bytes is None else min(self.free_bytes, self.memory_bytes)
+
 
 @dataclass(frozen=True)
 class ProbedDisk:
     path: str
+    total_bytes: int | None
     free_bytes: int
+    device: str | None
     nvme: bool | None
     rotational: bool | None
+
+    def same_as(self, other: ProbedDisk) -> bool:
+        """Whether both paths lie on one file system, as far as the probe tells."""
+        return self.path == other.path or (
+            self.device is not None and (self.device, self.total_bytes) == (other.device, other.total_bytes)
+        )
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,12 @@ class Probe:
     gpus: tuple[ProbedGpu, ...]
     no_gpus: str
     driver: str | None
-    driver_cuda: str | None
     peers: Mapping[tuple[int, int], str]
     translated: tuple[int, ...]  # GPUs whose addresses the IOMMU translates
     redirects: bool  # a bridge with PCIe ACS redirection
     torch: str | None
     torch_cuda: str | None  # None also for a build without CUDA
+    torch_works: bool  # it sees GPUs through this driver
     shm_total_bytes: int | None
     ram_free_bytes: int | None
     ram_limited: bool
@@ -107,7 +120,6 @@ def _probe(place: str, document: Mapping[str, Any]) -> Probe:
         gpus=_gpus(document, torch),
         no_gpus=next((reason for reason in missing if reason), "no GPU was found"),
         driver=_version(driver.get("version")),
-        driver_cuda=_version(driver.get("cuda_version")),
         peers={
             (row["from"], row["to"]): _text(row.get("status")) or "U"
             for row in _rows(document, "peer_to_peer")
@@ -121,6 +133,7 @@ def _probe(place: str, document: Mapping[str, Any]) -> Probe:
         redirects=bool(iommu.get("acs_redirecting_bridges")),
         torch=_text(torch.get("version")),
         torch_cuda=_version(torch.get("cuda_version")),
+        torch_works=torch.get("cuda_available") is True and bool(_rows(torch, "devices")),
         shm_total_bytes=_count(shm.get("total_bytes")),
         ram_free_bytes=free,
         ram_limited=limited,
@@ -130,17 +143,21 @@ def _probe(place: str, document: Mapping[str, Any]) -> Probe:
 
 
 def _gpus(document: Mapping[str, Any], torch: Mapping[str, Any]) -> tuple[ProbedGpu, ...]:
-    seen = [memory for row in _rows(torch, "devices") if (memory := _count(row.get("memory_total_bytes")))]
+    seen: dict[str, int] = {}
+    for row in _rows(torch, "devices"):
+        # Torch numbers the GPUs by its own order: only the least of a kind is sure.
+        name, memory = _text(row.get("name")), _count(row.get("memory_total_bytes"))
+        if name and memory:
+            seen[name] = min(memory, seen.get(name, memory))
     found = []
     for row in _rows(document, "gpus"):
         index, total = _count(row.get("index")), _count(row.get("memory_total_bytes"))
         if index is None or not total:
             continue
-        # Torch numbers the GPUs by its own order: only the least of what it sees is sure.
-        memory = min(total, *seen) if seen else total
+        name = _text(row.get("name")) or "GPU"
         capability = _text(row.get("compute_capability"))
         free = _count(row.get("memory_free_bytes"))
-        found.append(ProbedGpu(index, _text(row.get("name")) or "GPU", memory, free, capability))
+        found.append(ProbedGpu(index, name, min(total, seen.get(name, total)), free, capability))
     return tuple(found)
 
 
@@ -155,7 +172,14 @@ def _ram(host: Mapping[str, Any]) -> tuple[int | None, bool]:
 
 def _disks(document: Mapping[str, Any]) -> tuple[ProbedDisk, ...]:
     return tuple(
-        ProbedDisk(path, free, _switch(row.get("nvme")), _switch(row.get("rotational")))
+        ProbedDisk(
+            path,
+            _count(row.get("total_bytes")),
+            free,
+            _text(row.get("device")),
+            _switch(row.get("nvme")),
+            _switch(row.get("rotational")),
+        )
         for row in _rows(document, "disks")
         if (path := _text(row.get("path"))) and (free := _count(row.get("free_bytes"))) is not None
     )

@@ -34,9 +34,10 @@ def finding(
 ) -> Finding:
     """A Finding of one of the checks. Texts become one printable line: they repeat what a file says."""
     family = check_rules()[rule].family
-    return Finding(rule, severity, family, _line(reason), _line(fix), source, _line(field), _line(where))
+    return Finding(rule, severity, family, one_line(reason), one_line(fix), source, one_line(field), one_line(where))
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Printable, and cut where it is too long for a message."""
     line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

@@ -50,8 +50,6 @@ def _repeats(found: Finding, here: Sequence[Finding], among: Sequence[Finding]) 
         return bool(top) and any(f.rule == "RG702" and f.field in (top, found.field) for f in here)
     if found.rule == "RG722":  # fewer GPUs are visible than the machine has
         return any(f.rule == "RG301" and f.field == found.field for f in here)
-    if found.rule == "RG309":  # a probe of the machine answers the other
-        return any(f.rule == "RG780" and f.reason.startswith("peer-to-peer") for f in here)
     return found.rule == "RG714" and _says_a_rule(found, among)
 
 

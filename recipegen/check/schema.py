@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 Path = tuple[str, ...]
 _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
 _SCIENTIFIC = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+MOST = 1000  # problems of one file that are listed
 _CLOSE = 0.78  # difflib ratio from which a key counts as misspelt
 
 
@@ -68,8 +70,14 @@ class Schema:
 
 
 def walk(schema: Schema, value: Mapping[str, Any]) -> list[Problem]:
-    """Everything in `value` (the file's top-level mapping) that the schema does not know."""
-    return list(_object(schema, schema.root, value, ()))
+    """What in `value` (the file's top-level mapping) the schema does not know; at most MOST problems, and if there are
+    more one that says so."""
+    found = _object(schema, schema.root, value, ())
+    first = list(islice(found, MOST))
+    beyond = next(found, None)
+    if beyond is not None:
+        first.append(Problem(Kind.TYPE, beyond.path, f"more than {MOST} keys and values like this; no other is listed"))
+    return first
 
 
 def closest(key: str, known: Iterable[str]) -> str:

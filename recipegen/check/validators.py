@@ -18,6 +18,7 @@ from recipegen.check.document import problems
 from recipegen.check.keys import known_plugin
 from recipegen.check.registry import finding
 from recipegen.check.report import ValidationReport, missing
+from recipegen.check.schema import MOST
 from recipegen.check.trainer_process import TrainerProcess
 from recipegen.formats.documents import Document, read_json, read_yaml
 from recipegen.spec import Cluster, Finding, RecipegenError, Severity
@@ -161,7 +162,7 @@ def _asked(process: TrainerProcess, kind: str, **request: Any) -> Verdict:
 
 def _report(validator: str, rule: str, note: str, verdict: Verdict, document: Document) -> ValidationReport:
     findings: list[Finding] = []
-    for place, said in verdict.errors:
+    for place, said in verdict.errors[:MOST]:
         path = tuple(place.split(".")) if place else _named(said, document)
         reason = f"{place}: {said}" if place else said
         findings.append(finding(rule, Severity.ERROR, reason, where=document.where(path), field=place, source=note))

@@ -69,7 +69,15 @@ def show_hardware(name: str, output: str) -> None:
     help="A folder whose disk counts: the project, an NVMe folder. May be repeated.  [default: the current folder]",
 )
 @click.option("--python", metavar="FILE", help="The Python of the training environment.  [default: recipegen's own]")
-def probe_hardware(output: str, out: str | None, paths: tuple[str, ...], python: str | None) -> None:
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 600),
+    metavar="SECONDS",
+    default=15.0,
+    show_default=True,
+    help="For each command; torch has twice of it.",
+)
+def probe_hardware(output: str, out: str | None, paths: tuple[str, ...], python: str | None, timeout: float) -> None:
     """Find out what this machine is: run it on the training box. Changes nothing; takes seconds.
 
     \b
@@ -84,7 +92,7 @@ def probe_hardware(output: str, out: str | None, paths: tuple[str, ...], python:
     """
     from recipegen.runtime import Box, probe, profile_yaml, table
 
-    document = probe(Box(paths=paths or (".",), python=python or sys.executable))
+    document = probe(Box(paths=paths or (".",), python=python or sys.executable, seconds=timeout))
     if output == "yaml":
         text = profile_yaml(document)
     elif output == "json":

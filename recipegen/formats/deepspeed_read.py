@@ -132,7 +132,7 @@ _ZERO_KEYS = (
     Key("reduce_bucket_size", whole(1), "deepspeed.reduce_bucket_size", auto=True),
     Key("stage3_prefetch_bucket_size", whole(0), "deepspeed.prefetch_bucket_size", auto=True),
     Key("stage3_param_persistence_threshold", whole(0), "deepspeed.param_persistence_threshold", auto=True),
-    Key("sub_group_size", whole(1), "deepspeed.sub_group_size", auto=True),
+    Key("sub_group_size", whole(0), "deepspeed.sub_group_size", auto=True),
     Key("stage3_gather_16bit_weights_on_model_save", truth, "deepspeed.save_16bit_model", auto=True),
     Key("overlap_comm", truth, fact="overlap_comm", auto=True),
     Key("contiguous_gradients", truth, fact="contiguous_gradients", auto=True),

@@ -69,7 +69,11 @@ def read_json(content: bytes, name: str) -> Document:
     try:
         text = content.decode("utf-8-sig")
         values = json.loads(
-            text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant, parse_float=_finite
+            text,
+            object_pairs_hook=_without_repeats,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_short,
         )
         _check_size(values)
     except json.JSONDecodeError as error:
@@ -105,6 +109,12 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not a number of JSON")
+
+
+def _short(word: str) -> int:
+    if len(word) > bounded_yaml.MAX_NUMBER:
+        raise ValueError(f"a number of {len(word)} characters")
+    return int(word)
 
 
 def _finite(word: str) -> float:

@@ -11,19 +11,17 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
-from recipegen.catalog.bounded_yaml import shown
 from recipegen.formats.scalars import scalar
 from recipegen.spec import RecipegenError
 
 T = TypeVar("T")
-_UNPRINTABLE = 10**4300  # Python prints whole numbers of fewer digits (sys.int_info.default_max_str_digits)
 
 
 def to_plain(value: Any, *, for_print: bool = False) -> Any:
     """`value` as dicts, lists, strings, numbers, booleans and None. Field names become keys, Enums their values.
 
-    With `for_print` what YAML has and JSON has not (dates, .nan, .inf, numbers of thousands of digits) becomes a text;
-    else a date is refused, and `json.dumps` refuses the numbers.
+    With `for_print` what YAML has and JSON has not (dates, .nan, .inf) becomes a text; else a date is refused, and the
+    numbers stay as they are.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
@@ -38,8 +36,6 @@ def to_plain(value: Any, *, for_print: bool = False) -> Any:
         return value.isoformat()
     if for_print and isinstance(value, float) and not math.isfinite(value):
         return scalar(value)
-    if for_print and isinstance(value, int) and abs(value) >= _UNPRINTABLE:
-        return shown(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise RecipegenError(f"a {type(value).__name__} has no plain form: {value!r:.80}")

@@ -28,7 +28,7 @@ _MOST_CPUS = 4096
 @dataclass(frozen=True)
 class Box:
     """Where to look. `root` stands for / in tests; `python` is that of the training environment; `paths` are the
-    folders whose disks are asked for, the project's first; `seconds` bound each command."""
+    folders whose disks are asked for, the project's first; `seconds` bound each command (torch has twice of it)."""
 
     root: Path = Path("/")
     python: str = sys.executable
@@ -87,7 +87,7 @@ def probe(box: Box | None = None) -> dict[str, Any]:
     torch = _torch(answers["torch"], missing)
     if len(gpus) > 1 and not peers:
         missing.say("peer-to-peer", answers["peers"].problem or "nvidia-smi topo -p2p r prints no matrix")
-        if torch and torch.get("peers"):
+        if torch and torch["peers"]:
             peers = torch["peers"]
     iommu = _iommu(box, gpus)
     iommu["acs_redirecting_bridges"] = system.acs_redirects(answers["lspci"].text)
@@ -270,18 +270,10 @@ def _torch(answer: Answer, missing: _Missing) -> dict[str, Any] | None:
     if found is None:
         missing.say("torch", answer.problem or "the child process gave no answer")
         return None
-    if not found.get("installed"):
+    if not found["installed"]:
         missing.say("torch", "not installed for this Python (--python names another)")
         return None
-    return {
-        "version": found.get("version"),
-        "cuda_version": found.get("cuda_version"),
-        "cuda_available": found.get("cuda_available"),
-        "devices": found.get("devices") or [],
-        "bf16": found.get("bf16"),
-        "peers": found.get("peers") or [],
-        "problem": found.get("problem"),
-    }
+    return {name: value for name, value in found.items() if name != "installed"}
 
 
 def _problems(
@@ -310,6 +302,10 @@ def _problems(
         yield f"torch {torch['version']} is a build without CUDA"
     elif gpus and torch["cuda_available"] is False:
         yield f"torch {torch['version']} (CUDA {torch['cuda_version']}) cannot use the GPUs"
+    elif torch["devices"] and len(torch["devices"]) < len(gpus):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+        yield f"torch sees {len(torch['devices'])} of {len(gpus)} GPUs{why}"
     wanted = torch["cuda_version"]
     if (
         cuda

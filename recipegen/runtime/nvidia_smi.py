@@ -20,9 +20,9 @@ _NEEDED = ("index", "name", "memory.total")
 _REFUSED = re.compile(r'Field "([a-z0-9_.]{1,60})" is not a valid field to query')
 _CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*([0-9]{1,3}\.[0-9]{1,3})")
 _GPU = re.compile(r"GPU[0-9]{1,3}")
-# `topo -p2p`: Self, Ok, and why not.
-_PEER_STATUS = re.compile(r"X|OK|CNS|GNS|TNS|NS|DR|U")
-_PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|NV[0-9]{1,2}")
+# `topo -p2p`: OK, or why not; the X of a GPU with itself is no pair.
+_PEER_STATUS = re.compile(r"OK|CNS|GNS|TNS|NS|DR|U")
+_PATH = re.compile(r"SYS|NODE|PHB|PXB|PIX|NV[0-9]{1,2}")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")  # the header of a matrix is underlined
 MEANING = {
     "CNS": "chipset not supported",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from recipegen.catalog import gpu_names, load_cluster
+from recipegen.catalog.hardware_fields import fields
 from recipegen.spec import RecipegenError
 from recipegen.spec.units import GB, GIB, MIB
 
@@ -21,6 +23,7 @@ _MEMORY_SAYS_OTHERWISE = 0.1  # share by which a card of the same name may diffe
 # What the driver keeps of a card: 0.35 to 0.64 GiB on the cards where both numbers are known (facts: RTX 4090, RTX Pro
 # 6000), so torch sees that much less than nvidia-smi.
 _DRIVER_KEEPS_GIB = 0.65
+_NEVER_ALL = 0.99  # share of a card's memory that a profile may say is held: of a full card there is nothing to plan
 _HELD = 256 * MIB  # from which on memory in use is worth a line
 
 
@@ -86,16 +89,16 @@ def _lines(
     yield f"gpu_count: {len(cards)}  # measured: nvidia-smi"
     limit, total = host["memory_limit_bytes"], host["ram_total_bytes"]
     if total and (limit is None or total <= limit):
-        yield f"host_ram_gib: {_number(total / GIB)}  # measured: /proc/meminfo, MemTotal"
+        yield _stated("host_ram_gib", total / GIB, "measured: /proc/meminfo, MemTotal")
     elif limit:
-        yield f"host_ram_gib: {_number(limit / GIB)}  # measured: limit of the control group (container)"
+        yield _stated("host_ram_gib", limit / GIB, "measured: limit of the control group (container)")
     if host["sockets"]:
-        yield f"sockets: {host['sockets']}  # measured: /sys/devices/system/cpu"
+        yield _stated("sockets", host["sockets"], "measured: /sys/devices/system/cpu")
     if host["physical_cores"]:
-        yield f"physical_cores: {host['physical_cores']}  # measured: /sys/devices/system/cpu"
+        yield _stated("physical_cores", host["physical_cores"], "measured: /sys/devices/system/cpu")
     disk = document["disks"][0] if document["disks"] else None
     if disk and disk["free_bytes"] is not None:
-        yield f"nvme_gb: {_number(disk['free_bytes'] / GB)}  # measured: free at {_one_line(disk['path'])}"
+        yield _stated("nvme_gb", disk["free_bytes"] / GB, f"measured: free at {_one_line(disk['path'])}")
     yield "# Not measured: bus_bandwidth_gb_s (all_reduce_perf -b 512M -e 4G -g N, last column), host_to_device_gb_s,"
     yield "# nvme_read_gb_s, nvme_write_gb_s."
 
@@ -103,24 +106,24 @@ def _lines(
 def _gpu(document: dict[str, Any], cards: list[dict[str, Any]], known: Any) -> Iterator[str]:
     indices = {card["index"] for card in cards}
     seen = [d for d in (document["torch"] or {}).get("devices", []) if d["name"] == cards[0]["name"]]
-    least = min(card["memory_total_bytes"] for card in cards)
+    least, memory = min(card["memory_total_bytes"] for card in cards) / GIB, known.memory_bytes / GIB
     if seen:
-        visible = min(device["memory_total_bytes"] for device in seen)
-        yield f"memory_gib: {_number(visible / GIB)}  # measured: torch, total_memory"
-    elif abs(least / GIB - known.memory_bytes / GIB) > _MEMORY_SAYS_OTHERWISE * known.memory_bytes / GIB:
-        yield (
-            f"memory_gib: {_number(least / GIB - _DRIVER_KEEPS_GIB)}  # nvidia-smi's {least / GIB:.2f} GiB, less "
-            f"{_DRIVER_KEEPS_GIB} that the driver keeps"
-        )
+        memory = min(device["memory_total_bytes"] for device in seen) / GIB
+        yield _stated("memory_gib", memory, "measured: torch, total_memory")
+    elif abs(least - memory) > _MEMORY_SAYS_OTHERWISE * memory:
+        memory = least - _DRIVER_KEEPS_GIB
+        why = f"nvidia-smi's {least:.2f} GiB, less {_DRIVER_KEEPS_GIB} that the driver keeps"
+        yield _stated("memory_gib", memory, why)
     held = max(card["memory_used_bytes"] or 0 for card in cards)
     if held > _HELD:
-        yield f"memory_taken_gib: {_number(held / GIB)}  # measured: in use by something else when this was written"
+        why = "measured: in use by something else when this was written"
+        yield _stated("memory_taken_gib", held / GIB, why, most=_NEVER_ALL * memory)
     capability = cards[0]["compute_capability"]
     if capability:
         yield f"compute_capability: {capability}  # measured: nvidia-smi"
     generation = min((card["pcie_generation_max"] for card in cards if card["pcie_generation_max"]), default=None)
-    if generation and 1 <= generation <= 8:
-        yield f"pcie_generation: {generation}  # measured: nvidia-smi, the most that card and slot agree on"
+    if generation:
+        yield _stated("pcie_generation", generation, "measured: nvidia-smi, the most that card and slot agree on")
     pairs = [p for p in document["peer_to_peer"] if p["from"] in indices and p["to"] in indices]
     if pairs:
         works = all(pair["status"] == "OK" for pair in pairs)
@@ -135,5 +138,11 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))[:200]
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}"
+def _stated(key: str, value: float, why: str, most: float = math.inf) -> str:
+    """A line of the profile; a comment where no profile may have this value."""
+    field = fields()[key]
+    written = str(value) if field.type == "integer" else f"{value:.2f}"
+    most = min(most, field.max)
+    if field.min <= float(written) <= most:
+        return f"{key}: {written}  # {why}"
+    return f"# {key}: {written} is left out, a profile takes {field.min:g} to {most:.2f} ({why})"

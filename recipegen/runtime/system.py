@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,7 @@ _ACS_BRIDGE = re.compile(r"^([0-9a-f:.]{5,16}) .*bridge", re.IGNORECASE)
 _NO_LIMIT = 2**60  # cgroup v1 says "no limit" with a number near 2^63
 # What of the kernel's command line matters to copies between GPUs.
 _KERNEL_WORDS = re.compile(r"(?:amd_iommu|intel_iommu|iommu|iommu\.\w+|pci|pcie_acs_override)=[\w,.:-]{1,80}")
+_TORCH_LINE = "recipegen-torch "
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
 
 
@@ -113,14 +115,43 @@ def whole_disk(uevent_names: Iterable[str], name: str) -> str | None:
 
 
 def torch_answer(text: str) -> dict[str, Any] | None:
-    """The line that the child process of `collect` prints; see torch_child.py."""
-    import json
-
+    """The line that the child process of `collect` prints, see torch_child.py; without what is not of its kind, since
+    that Python may print lines of its own."""
     for line in reversed(text.splitlines()):
-        if line.startswith("recipegen-torch "):
+        if line.startswith(_TORCH_LINE):
             try:
-                found = json.loads(line.partition(" ")[2])
+                found = json.loads(line.removeprefix(_TORCH_LINE))
             except (ValueError, RecursionError):
                 return None
-            return found if isinstance(found, dict) else None
+            return _torch_values(found) if isinstance(found, dict) else None
     return None
+
+
+def _torch_values(found: dict[str, Any]) -> dict[str, Any]:
+    def of(name: str, kind: type) -> Any:
+        return found[name] if isinstance(found.get(name), kind) else None
+
+    def rows(name: str, kinds: dict[str, type]) -> list[dict[str, Any]]:
+        listed = found[name] if isinstance(found.get(name), list) else []
+        return [
+            {key: row[key] for key in kinds}
+            for row in listed
+            if isinstance(row, dict) and all(_is(row.get(key), kind) for key, kind in kinds.items())
+        ]
+
+    return {
+        "installed": found.get("installed") is True,
+        "version": of("version", str),
+        "cuda_version": of("cuda_version", str),
+        "cuda_available": of("cuda_available", bool),
+        "devices": rows("devices", {"name": str, "memory_total_bytes": int, "compute_capability": str}),
+        "bf16": of("bf16", bool),
+        "peers": [
+            row for row in rows("peers", {"from": int, "to": int, "status": str}) if row["status"] in ("OK", "NS")
+        ],
+        "problem": of("problem", str),
+    }
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and (not isinstance(value, int) or value >= 0)

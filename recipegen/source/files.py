@@ -38,9 +38,12 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is read at most: bytes of a file, files, entries of folders that are looked at, levels of folders."""
+    """What is read at most: bytes of a file and of all, files, values in all of them, entries of folders that are
+    looked at, levels of folders. A thousand recipes of the gallery hold 4 MB and 60,000 values; a value takes 1 kB."""
 
     file_bytes: int = LARGE.size_bytes
+    total_bytes: int = 8 * 2**20
+    values: int = 250_000
     files: int = 1000
     entries: int = 100_000
     depth: int = 12
@@ -88,6 +91,7 @@ class Reader:
     files: dict[Path, SourceFile] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     _entries: int = 0
+    _total: int = 0  # bytes of the files
 
     def read(self, paths: Sequence[str | Path]) -> None:
         """Everything that `paths` name. Raises RecipegenError for a path that does not exist."""
@@ -112,11 +116,7 @@ class Reader:
         if parent / path.name in self.files:
             return self.files[parent / path.name]
         if len(self.files) >= self.limits.files:
-            raise RecipegenError(
-                f"more than {self.limits.files} files",
-                where=shown_path(root if self.within is None else self.within.shown(root)),
-                fix="Name the folders of the recipes.",
-            )
+            raise self._too_much(f"more than {self.limits.files} files", root)
         certain = explicit or is_a_recipes(path.name)
         try:
             target = Path(os.path.realpath(path))
@@ -133,9 +133,16 @@ class Reader:
         if isinstance(content, str):
             self.refused.append(Refused(shown, parent, content, certain))
             return None
+        self._total += len(content)
+        if self._total > self.limits.total_bytes:
+            raise self._too_much(f"files of more than {self.limits.total_bytes // 2**20} MiB in all", root)
         found = SourceFile(parent / path.name, shown, content, explicit)
         self.files[found.path] = found
         return found
+
+    def _too_much(self, what: str, root: Path) -> RecipegenError:
+        place = shown_path(root if self.within is None else self.within.shown(root))
+        return RecipegenError(what, where=place, fix="Name the folders of the recipes.")
 
     def _bytes(self, path: Path) -> bytes | str:
         """The content, or the reason against reading it."""

@@ -21,6 +21,7 @@ from recipegen.source import beside
 from recipegen.source.classify import Kind, classify, is_document
 from recipegen.source.files import Limits, Reader, Refused, Skipped, SourceFile
 from recipegen.source.within import Within
+from recipegen.spec import RecipegenError
 
 _SHARED = (Kind.RECIPE, Kind.LOCK, Kind.REQUIREMENTS)
 _LONGEST_NAME = 1024  # characters of a path that a file names
@@ -110,6 +111,7 @@ class _Grouping:
         self.within = reader.within
         self.roots = [Path(os.path.realpath(folder)) for folder in (*folders, Path(os.curdir))]
         self.documents: dict[Path, Document] = {}
+        self.values = 0  # keys and items of lists in all of them
         self.scripts: dict[Path, Reading] = {}
         self.kinds: dict[Path, Kind] = {}
         self.called: dict[Path, dict[Path, str]] = {}  # file -> files it names -> as it names them
@@ -137,6 +139,13 @@ class _Grouping:
         kind, document, script = self.parsed[key]
         if document is not None:
             self.documents[file.path] = document
+            self.values += len(document.lines)
+            if self.values > self.reader.limits.values:
+                raise RecipegenError(
+                    f"with this file more than {self.reader.limits.values} values in all",
+                    where=file.shown,
+                    fix="Name the folders of the recipes.",
+                )
         if script is not None:
             self.scripts[file.path] = script
         self.kinds[file.path] = kind

@@ -153,6 +153,12 @@ def test_a_file_that_is_named_and_not_there() -> None:
     assert errors(check({**AXOLOTL, "deepspeed": "configs/zero3.json"}, LAUNCH)) == [("RG726", "axolotl.yaml")]
 
 
+def test_a_file_that_axolotl_ships_may_lie_where_the_run_starts() -> None:
+    found = check({**AXOLOTL, "deepspeed": "deepspeed_configs/zero3_bf16.json"}, LAUNCH)
+    assert [(f.rule, f.severity) for f in found] == [("RG726", Severity.WARNING)]
+    assert "axolotl fetch" in found[0].fix
+
+
 def test_the_launchers_file_carries_no_engine_beside_axolotl() -> None:
     found = check(AXOLOTL, {**LAUNCH, "distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}})
     assert errors(found) == [("RG727", "accelerate.yaml")] * 2

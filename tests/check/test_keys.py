@@ -232,8 +232,11 @@ def test_a_good_accelerate_file_has_no_findings() -> None:
         ("foo_bar: 1\n", "RG702", Severity.ERROR),
         ("fsdp_config: {fsdp_bogus: 1}\n", "RG701", Severity.WARNING),
         ("parallelism_config: {dp_shard_size: 8}\n", "RG701", Severity.ERROR),
-        ("rdzv_backend: c10d\n", "RG704", Severity.WARNING),
-        ("same_network: true\n", "RG704", Severity.WARNING),
+        ("rdzv_backend: c10d\n", "RG704", Severity.NOTE),  # on one machine it makes no difference
+        ("same_network: true\n", "RG704", Severity.NOTE),
+        ("rdzv_backend: c10d\nnum_machines: 2\n", "RG704", Severity.WARNING),
+        ("same_network: true\nnum_machines: 2\n", "RG704", Severity.WARNING),
+        ("enable_cpu_affinity: true\n", "RG704", Severity.WARNING),
         ("fsdp_config: {fsdp_version: 2, fsdp_use_orig_params: true}\n", "RG704", Severity.WARNING),
         ("fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: FULL_SHARD}\n", "RG702", Severity.ERROR),
         ("fsdp_config: {fsdp_version: 3}\n", "RG702", Severity.ERROR),

@@ -60,7 +60,9 @@ def complaints(answer: Answer, arguments: Sequence[str], folder: Path) -> Iterat
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             yield f"not printable as UTF-8: {error}"
-        if controls := re.findall(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029\u202a-\u202e]", re.sub(r"\x1b\[\d*m", "", text)):
+        if controls := re.findall(
+            r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029\u202a-\u202e]", re.sub(r"\x1b\[\d*m", "", text)
+        ):
             yield f"control characters {sorted(set(controls))!r}"
     if answer.code == 2:
         if len(answer.err.splitlines()) != 1 or not answer.err.startswith("error: "):

@@ -1,6 +1,6 @@
 """Real recipes of the corpus and the gallery, and ways to break them. A mutation takes bytes and a random generator.
 
-    files = broken(Random(7), project(Random(7)))
+files = broken(Random(7), project(Random(7)))
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def _text(content: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass" if re.search("[\ud800-\udc7f\udd00-\udfff]", text) else "surrogateescape")
+    return text.encode(
+        "utf-8", "surrogatepass" if re.search("[\ud800-\udc7f\udd00-\udfff]", text) else "surrogateescape"
+    )
 
 
 def value_of_line(content: bytes, random: Random) -> bytes:
@@ -228,8 +230,7 @@ BOMBS: tuple[Callable[[], bytes], ...] = (
     lambda: b"- " * 5_000 + b"x",
     lambda: b"base_model: " + b"(" * 2_000,
     lambda: b"\n".join(b" " * depth + b"a:" for depth in range(300)),
-    lambda: b"a0: &a0 [x, x]\n"
-    + b"\n".join(b"a%d: &a%d [*a%d, *a%d]" % (n, n, n - 1, n - 1) for n in range(1, 40)),
+    lambda: b"a0: &a0 [x, x]\n" + b"\n".join(b"a%d: &a%d [*a%d, *a%d]" % (n, n, n - 1, n - 1) for n in range(1, 40)),
     lambda: b"a: &a\n  <<: *a\n  b: c",
     lambda: b"a: &a {b: &b {<<: *a}, <<: *b}",
     lambda: b"a: &a {x: 1}\nb: {<<: [" + b"*a, " * 2_000 + b"*a]}",

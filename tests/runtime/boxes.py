@@ -23,13 +23,30 @@ def executable(path: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def fake_smi(folder: Path, *, query: str, peers: str = "", links: str = "", head: str = "head-580.txt") -> None:
-    """`folder`/nvidia-smi answers with files of the corpus; a query of a column `compute_cap` is refused when `query`
-    starts with `old:`."""
+RTX_5090 = {"query": "query-8x-rtx-5090.txt", "peers": "p2p-8x-rtx-5090.txt", "links": "topo-8x-rtx-5090.txt"}
+PRO_6000 = {
+    "query": "query-4x-rtx-pro-6000.txt",
+    "peers": "p2p-4x-rtx-pro-6000.txt",
+    "links": "topo-4x-rtx-pro-6000.txt",
+}
+
+
+def fake_smi(
+    folder: Path,
+    *,
+    query: str,
+    peers: str = "",
+    links: str = "",
+    head: str = "head-580.txt",
+    change: tuple[str, str] = ("", ""),
+) -> None:
+    """`folder`/nvidia-smi answers with files of the corpus, `change`[0] replaced by [1]; a query of a column
+    `compute_cap` is refused when `query` starts with `old:`."""
+    folder.mkdir(parents=True, exist_ok=True)
     old = query.startswith("old:")
     names = {"query": query.removeprefix("old:"), "peers": peers, "links": links, "head": head}
     for name, file in names.items():
-        (folder / f"{name}.out").write_text(captured(file) if file else "")
+        (folder / f"{name}.out").write_text((captured(file) if file else "").replace(*change))
     refuse = (
         f"case \"$1\" in *compute_cap*) echo '{captured('query-refused.txt').strip()}'; exit 2;; esac" if old else ""
     )
@@ -82,13 +99,18 @@ def fake_torch(path: Path, answer: str) -> None:
     executable(path, f"#!/bin/sh\necho 'recipegen-torch {answer}'\n")
 
 
-def probed(folder: Path, monkeypatch: Any, *, python: str = "", seconds: float = 15.0, **smi: str) -> dict[str, Any]:
+def probed(
+    folder: Path, monkeypatch: Any, *, python: str = "", seconds: float = 15.0, lspci: str = "", **smi: Any
+) -> dict[str, Any]:
     """A probe of the server with these GPUs; only /bin and /usr/bin's commands beside the small nvidia-smi."""
     root, tools = folder / "root", folder / "bin"
     epyc(root)
     tools.mkdir()
     if smi:
         fake_smi(tools, **smi)
+    if lspci:
+        (folder / "lspci.out").write_text(captured(lspci))
+        executable(tools / "lspci", f"#!/bin/sh\ncat '{folder / 'lspci.out'}'\n")
     for name in ("sh", "cat", "cut", "echo", "sleep"):
         found = shutil.which(name)
         if found:

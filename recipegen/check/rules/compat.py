@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from recipegen.check.rules.registry import Said, in_place_of, rule
 from recipegen.check.rules.view import View
+from recipegen.estimate.parameters import is_pattern, unknown_targets
 from recipegen.formats import documents
 from recipegen.spec import LossKernel, Severity
 
@@ -35,6 +36,22 @@ def kernels_run_on_the_card(view: View) -> Iterator[Said]:
     if attention == "flash_attention_3" and gpu.compute_capability != "sm_90":
         reason = f"flash_attention_3 runs on sm_90; {gpu.name} is {gpu.compute_capability}"
         yield Said(reason, "attn_implementation: sdpa", place, "attention")
+
+
+@in_place_of("RG209")
+def an_adapter_has_a_target(view: View) -> Iterator[Said]:
+    """As RG209, where no name is one of the model's: peft stops. Of families whose modules are all known here."""
+    model, names = view.model, view.value("adapter.target_modules") or view.raw("lora_target_modules")
+    if model is None or model.is_moe or model.is_multimodal or not isinstance(names, (list, tuple)) or not names:
+        return
+    names = tuple(str(name) for name in names)
+    if view.has_adapter and not is_pattern(names) and set(unknown_targets(model, names)) == set(names):
+        yield Said(
+            f"{model.id} has no module called {', '.join(names)}: peft finds nothing to adapt, and stops",
+            "lora_target_linear: true" if view.trainer == "axolotl" else "names of the model's own modules",
+            view.where("adapter.target_modules", "lora_target_modules"),
+            "adapter.target_modules",
+        )
 
 
 @rule("RG226", "compat", Severity.ERROR, source="https://github.com/Dao-AILab/flash-attention/issues/1785")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from recipegen.check.rules.registry import Said, rule
 from recipegen.check.rules.view import View
+from recipegen.check.schema import closest
 from recipegen.spec import Severity
 
+_TYPES = yaml.safe_load((Path(__file__).parent / "dataset_types.yaml").read_text(encoding="utf-8"))
 _CHAT = "axolotl 0.19.0, prompt_strategies/chat_template.py"
 _LLAMA3_VOCABULARY = 128_256
 # ChatTemplatePrompter.roles where a data set names none.
@@ -81,7 +86,7 @@ def the_trained_roles_occur(view: View) -> Iterator[Said]:
         names = wanted if isinstance(wanted, list) else [wanted]
         place = view.where(f"datasets.{index}.roles_to_train", "datasets")
         if not names and not (entry.get("message_field_training") or entry.get("message_field_training_detail")):
-            if not view.value("train_on_inputs") and not view.raw("train_on_inputs"):
+            if not view.raw("train_on_inputs"):
                 yield Said(
                     "roles_to_train is empty: nothing is trained", "[assistant]", place, "datasets.roles_to_train"
                 )
@@ -139,6 +144,28 @@ def the_tokenizer_has_the_template(view: View) -> Iterator[Said]:
             place = view.where(f"datasets.{index}.type", "datasets")
             yield Said(reason, "chat_template: llama3, or the Instruct model", place, "chat_template")
             return
+
+
+@rule("RG514", "data", Severity.WARNING, source=str(_TYPES["source"]))
+def the_type_of_the_data_has_a_strategy(view: View) -> Iterator[Said]:
+    """A `type` that is neither a name of Axolotl's nor a module passes its validation, and stops the run when the data
+    are prepared ("unhandled prompt tokenization strategy")."""
+    entries = view.raw("datasets")
+    if view.trainer != "axolotl" or not isinstance(entries, list) or view.is_preference:
+        return
+    for index, entry in enumerate(entries):
+        kind = entry.get("type") if isinstance(entry, Mapping) else None
+        name = kind.partition(":")[0] if isinstance(kind, str) else ""
+        if not name or "." in name or name in _TYPES["names"]:
+            continue
+        near = closest(name, _TYPES["names"])
+        yield Said(
+            f"type {name[:60]} is no prompt strategy of Axolotl's: it stops when the data are prepared",
+            f"did you mean {near}?" if near else "alpaca, chat_template, completion, input_output, or a module's path",
+            view.where(f"datasets.{index}.type", "datasets"),
+            f"datasets.{index}.type",
+            Severity.ERROR if near else None,
+        )
 
 
 def _roles(stated: Any) -> dict[str, str]:

@@ -111,3 +111,31 @@ def test_activations_are_recomputed_twice() -> None:
 
 def test_a_file_that_cannot_be_read_has_no_silent_defaults() -> None:
     assert "RG743" not in said({"axolotl.yaml": "base_model: a\ndatasets:\n\t- path: x\n"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [
+        ("alpacca", Severity.ERROR),
+        ("chat_templte", Severity.ERROR),
+        ("my_rows", Severity.WARNING),
+        ("alpaca", None),
+        ("alpaca:phi", None),
+        ("mine.prompts", None),
+        ("chat_template.default", None),
+    ],
+)
+def test_a_type_of_data_that_nobody_handles(kind: str, severity: Severity | None) -> None:
+    text = AXOLOTL + f"datasets:\n  - path: a.jsonl\n    type: {kind}\n"
+    found = said({"axolotl.yaml": text}).get("RG514")
+    assert (found and found.severity) == severity
+    assert found is None or found.where == "axolotl.yaml:7"
+    assert "RG514" not in said({"axolotl.yaml": text + "rl: dpo\n"})
+
+
+@pytest.mark.parametrize(("names", "stops"), [("[c_attn, c_proj]", True), ("[q_proj, c_proj]", False), ("q_.*", False)])
+def test_an_adapter_without_a_target(names: str, stops: bool) -> None:
+    adapter = f"adapter: lora\nlora_r: 8\nlora_alpha: 8\nlora_target_modules: {names}\n"
+    found = said({"axolotl.yaml": AXOLOTL + adapter}, model="meta-llama/Llama-3.1-8B").get("RG209")
+    assert (found is not None) is stops
+    assert found is None or (found.severity, found.where) == (Severity.ERROR, "axolotl.yaml:8")

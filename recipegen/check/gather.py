@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -278,7 +277,10 @@ def _estimate(assembled: Assembled, cluster: Cluster | None, stack: Stack) -> tu
         return None, Unknown("", f"no estimate for this combination: {' '.join(str(error).split())}")
 
 
+_MOST = 1e300  # sums and products of what is printed stay floats
+
+
 def _is_finite(plain: Any) -> bool:
     if isinstance(plain, (list, dict)):
         return all(map(_is_finite, plain.values() if isinstance(plain, dict) else plain))
-    return not isinstance(plain, float) or math.isfinite(plain)
+    return not isinstance(plain, (int, float)) or -_MOST < plain < _MOST

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from recipegen import __version__
+from recipegen.catalog.bounded_yaml import shown_path
 from recipegen.formats.plain import to_plain as plain
 from recipegen.formats.secrets import hidden
 from recipegen.spec import Alternative, Decision, Estimate, ModelSpec, Recipe, Severity, Term, Verdict
@@ -228,7 +229,7 @@ def what(r: Recipe, e: Estimate, model: ModelSpec) -> str:
     """One line: model, method, strategy, optimizer, precision."""
     trainable = f", {e.trainable_parameters / 1e6:,.0f}M trainable" if r.method.is_adapter else ""
     return (
-        f"{model.id} ({e.total_parameters / 1e9:.2f}B{trainable}), {r.method.value}, "
+        f"{shown_path(model.id)} ({e.total_parameters / 1e9:.2f}B{trainable}), {r.method.value}, "
         f"{r.parallelism.strategy.label}, {r.optimizer.name}, {r.precision.label.value}"
     )
 
@@ -263,13 +264,14 @@ def _licence(model: ModelSpec) -> str:
 
 def _data(r: Recipe) -> Iterator[str]:
     for data in r.datasets:
+        name = shown_path(data.path)
         if data.lengths is None or data.rows is None:
-            yield f"  data {data.path}: {data.format.value}, not measured from here"
+            yield f"  data {name}: {data.format.value}, not measured from here"
             continue
         n = data.lengths
         how = "counted" if n.basis == "tokenizer" else "estimated"
         yield (
-            f"  data {data.path}: {data.format.value}, {data.rows:,} rows, {n.total_tokens:,} tokens {how}, "
+            f"  data {name}: {data.format.value}, {data.rows:,} rows, {n.total_tokens:,} tokens {how}, "
             f"99% up to {n.p99}, longest {n.longest}"
         )
 

@@ -138,6 +138,19 @@ def test_thousands_of_unknown_keys_are_not_all_listed() -> None:
     assert any("more than 1000 keys" in reason for reason in reasons)
 
 
+@pytest.mark.parametrize("key", ["save_total_limit", "sequence_len", "lora_r", "micro_batch_size", "num_epochs"])
+@pytest.mark.parametrize("value", ["1e308", "1" + "0" * 300, "1" + "0" * 60, "-1", "0", ".nan"])
+def test_numbers_beyond_any_machine_are_answered(key: str, value: str) -> None:
+    kept = b"".join(line for line in AXOLOTL.splitlines(keepends=True) if not line.startswith(key.encode()))
+    assert_answered({"axolotl.yaml": kept + f"{key}: {value}\n".encode()}, "check", ".", "--format", "json", *MACHINE)
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal() -> None:
+    named = AXOLOTL.replace(b"path: HuggingFaceTB/smol-smoltalk", b'path: "\\x1b]0;owned\\x07"')
+    assert named != AXOLOTL
+    assert "data ?]0;owned?" in assert_answered({"axolotl.yaml": named}, "check", ".", "-v", *MACHINE).out
+
+
 def test_a_direction_of_text_in_a_name_does_not_reach_the_terminal() -> None:
     files = {"args.yaml": b'model_name_or_path: "\\u202Ex"\nlearning_rate: 1\nnum_train_epochs: 1\n'}
     assert assert_answered(files, "import", ".", "--out", "new", *MACHINE).code == 2

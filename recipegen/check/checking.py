@@ -41,7 +41,7 @@ _WAYS_OUT = "see the ways out"  # which a plan lists, and a check does not
 class Options:
     """What the command line asks for. `policy_file` None: the nearest .recipegen.yaml. `fix`: findings get their safe
     fixes; nothing is written here. `trainers`: also the models of Axolotl, where they are installed. `probe`: what
-    `recipegen hardware probe` found on the training box."""
+    `recipegen hardware probe` found on the training box. `allow_empty`: no recipe under the paths is an answer."""
 
     target: Target = field(default_factory=Target)
     policy_file: Path | None = None
@@ -51,6 +51,7 @@ class Options:
     fix: bool = False
     trainers: bool = True
     probe: Probe | None = None
+    allow_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def check(paths: Sequence[str | Path], options: Options | None = None) -> Outcom
     options = options or Options()
     found = collect(paths)
     loose = refused(found)
-    if not found.projects and not any(f.severity is Severity.ERROR for f in loose):
+    if not found.projects and not options.allow_empty and not any(f.severity is Severity.ERROR for f in loose):
         seen = [f"{one.shown}: {one.reason}" for one in found.refused]
         seen += [f"{one.shown}: {one.reason}" for one in found.skipped]
         what = seen[0] if seen else "no file of a recipe"

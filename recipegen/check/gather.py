@@ -86,6 +86,7 @@ def gather(project: Project, target: Target) -> Gathered:
     place = assembled.provenance.get("model", project.main)
     notes = (Unknown("model", reason, place) for reason in dict.fromkeys(taken))
     assembled = replace(assembled, unknown=(*assembled.unknown, *notes))
+    assembled = _measured(assembled, locked)
     cost, unknown = _estimate(assembled, cluster, stack)
     if cluster is None:  # said once, with all that it needs
         assembled = replace(assembled, unknown=tuple(u for u in assembled.unknown if _OPTION not in u.reason))
@@ -111,6 +112,20 @@ def _intent(project: Project, problems: list[Finding]) -> tuple[Request | None, 
         except RecipegenError as error:
             problems.append(_from_error(error, name, "RG706"))
     return request, locked
+
+
+def _measured(assembled: Assembled, locked: lock.Lock | None) -> Assembled:
+    """With the rows and lengths that `new` measured, of the data sets that are still those of recipe.lock."""
+    if locked is None or assembled.recipe is None:
+        return assembled
+    known = {(spec.path, spec.split, spec.format): spec for spec in locked.recipe.datasets}
+    datasets = []
+    for spec in assembled.recipe.datasets:
+        found = known.get((spec.path, spec.split, spec.format))
+        if found is not None and spec.rows is None:
+            spec = replace(spec, rows=found.rows, lengths=found.lengths, system_rows=found.system_rows)
+        datasets.append(spec)
+    return replace(assembled, recipe=replace(assembled.recipe, datasets=tuple(datasets)))
 
 
 def _from_error(error: RecipegenError, name: str, rule: str, severity: Severity = Severity.ERROR) -> Finding:

@@ -40,6 +40,7 @@ _FORMATS = ["text", "json", "github", "sarif"]
     help="github: annotations of a workflow; sarif: SARIF 2.1.0 for code scanning.",
 )
 @click.option("--strict", is_flag=True, help="Fail for warnings, and where no estimate can be made.")
+@click.option("--allow-empty", is_flag=True, help="No recipe among the paths is no error, as before a commit.")
 @click.option("--accept-tight", is_flag=True, help="Do not fail for `tight`.")
 @click.option("--explain", metavar="RULE", help="Print a rule with its source, check nothing.")
 @click.option(
@@ -99,6 +100,7 @@ def check(paths: tuple[str, ...], explain: str | None, output: str, **given: Any
         full=given["full"],
         strict=given["strict"],
         accept_tight=given["accept_tight"],
+        allow_empty=given["allow_empty"],
         fix=given["fix"] or given["diff_only"],
         probe=read_probe(given["probe_file"]) if given["probe_file"] else None,
     )

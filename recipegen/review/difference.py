@@ -54,8 +54,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Effect:
-    """A number of the estimate on both sides; None: not known. `unit` is bytes, s, tokens/s, sequences, tokens, steps,
-    parameters, or bytes per step. `low`/`high` are the ends of the band of the after side, where there is one.
+    """A number of the estimate on both sides; None: not known. `unit` is bytes, s, tokens/s, sequences, rows, tokens,
+    steps, parameters, or bytes per step. `low`/`high` are the ends of the band of the after side, where there is one.
     `because` says what moved it: the term of a sum, or the fields."""
 
     name: str

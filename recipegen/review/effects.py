@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from recipegen.estimate.dataset_size import training_data
 from recipegen.review.difference import Effect
 from recipegen.review.fields import Meaning
 from recipegen.spec import Estimate, Recipe
@@ -70,6 +71,12 @@ def _total_steps(recipe: Recipe, cost: Estimate) -> float | None:
     return None if per_epoch is None else round(per_epoch * recipe.epochs)
 
 
+def _data(recipe: Recipe, what: str) -> float | None:
+    """Of the rows that are trained on: without validation rows, and without those that are dropped for their length."""
+    known = training_data(recipe)
+    return None if known is None else float(round(getattr(known, what)))
+
+
 NUMBERS: tuple[_Number, ...] = (
     _Number(
         "GPU memory needed at the peak",
@@ -84,6 +91,8 @@ NUMBERS: tuple[_Number, ...] = (
     _Number("trainable parameters", "parameters", lambda _, c: c.trainable_parameters),
     _Number("global batch", "sequences", lambda r, _: r.global_batch_size),
     _Number("tokens per step", "tokens", lambda r, _: r.global_batch_size * r.sequence_len),
+    _Number("rows per epoch", "rows", lambda r, _: _data(r, "rows")),
+    _Number("tokens per epoch", "tokens", lambda r, _: _data(r, "tokens")),
     _Number("steps per epoch", "steps", lambda _, c: c.time.steps_per_epoch),
     _Number("steps", "steps", _total_steps),
     _Number("time per step", "s", lambda _, c: c.time.step_s),

@@ -232,3 +232,20 @@ def test_files_for_more_nodes_than_are_given_get_no_estimate_and_the_reason() ->
     (checked,) = check(["."], Options(Target(hardware="kentino-8x-rtx-5090"))).checked
     assert checked.verdict is Verdict.UNKNOWN
     assert any("2 nodes, and 1 of" in f.reason for f in checked.findings if f.rule == "RG709")
+
+
+def test_data_that_new_measured_are_known_as_long_as_they_are_those() -> None:
+    generated(Strategy.DDP, Method.LORA)
+    (checked,) = check(["."]).checked
+    assert checked.subject.estimate is not None
+    steps = checked.subject.estimate.time.steps_per_epoch
+    assert steps
+    assert checked.subject.assembled.recipe is not None
+    assert checked.subject.assembled.recipe.datasets[0].rows == samples.dataset().rows
+    text = Path("axolotl.yaml").read_text()
+    path = samples.dataset().path
+    assert f"path: {path}" in text
+    Path("axolotl.yaml").write_text(text.replace(f"path: {path}", "path: other.jsonl"))
+    (checked,) = check(["."]).checked
+    assert checked.subject.estimate is not None
+    assert checked.subject.estimate.time.steps_per_epoch is None

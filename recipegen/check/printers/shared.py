@@ -36,7 +36,8 @@ def label(verdict: Verdict) -> str:
 def verdict_line(one: Checked) -> str:
     """The verdict and what else fails."""
     said = counted(one.findings, Severity.ERROR, Severity.WARNING)
-    return f"{label(one.verdict)}, {said or 'no findings'}"
+    nothing = "no errors, no warnings" if one.findings else "no findings"
+    return f"{label(one.verdict)}, {said or nothing}"
 
 
 def failure(outcome: Outcome) -> str:

@@ -110,7 +110,7 @@ def _consistency(project: Project, subject: Subject) -> consistency.Project:
 
 def _validators(gathered: Gathered, child: TrainerProcess, *, full: bool) -> Iterator[ValidationReport]:
     project, subject = gathered.project, gathered.subject
-    cluster = subject.cluster or _any_machine(subject)
+    cluster = subject.cluster or any_machine(subject)
     files, stack = project.files, subject.stack
     assumed = "" if subject.cluster else "; no machine is named, so one that can everything"
     for name in project.of_kind(Kind.AXOLOTL):
@@ -139,7 +139,7 @@ def _validators(gathered: Gathered, child: TrainerProcess, *, full: bool) -> Ite
         )
 
 
-def _any_machine(subject: Subject) -> Cluster:
+def any_machine(subject: Subject) -> Cluster:
     """As many GPUs as the files say; the rest is a guess that forbids nothing."""
     stated = subject.fact("num_processes")
     count = stated if isinstance(stated, int) and 1 <= stated <= _MOST_GPUS else 8

@@ -49,6 +49,7 @@ def comment(file: str, repository: str | None, pull_request: int, mode: str, onl
         raise RecipegenError("is no UTF-8 text", where=file) from None
     poster.tag_of(body)
     if dry_run:
+        poster.Place(repository, pull_request, "none is needed")
         click.echo(f"would post {len(body):,} characters on {repository}#{pull_request}")
         return 0
     token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN") or ""

@@ -14,6 +14,7 @@ from recipegen.formats.assemble_draft import Blocked, Draft
 from recipegen.spec import DeepSpeed, Fsdp, Parallelism, Strategy
 
 _HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+_SHARDS_PARAMETERS = 3  # ZeRO's stage
 _RESHARDS = ("FULL_SHARD", "HYBRID_SHARD")
 _ONE_PROCESS = ("python", "torchrun")  # launchers that start one process per node unless told otherwise
 _ZERO_3, _ZERO_2 = 3, 2
@@ -188,4 +189,6 @@ def deepspeed(draft: Draft) -> DeepSpeed:
         return draft.take(path, filled.get(name, table.get(path)))
 
     values: dict[str, Any] = {field.name: take(field.name) for field in dataclasses.fields(DeepSpeed)}
+    if values["stage"] < _SHARDS_PARAMETERS:  # DeepSpeed looks at offload_param in stage 3 alone
+        values["offload_param"] = "none"
     return DeepSpeed(**values)

@@ -7,8 +7,8 @@ template or a profile shows up in a pull request as a change of recipes.
 from __future__ import annotations
 
 import itertools
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +19,7 @@ from recipegen.formats.lock import digest
 from recipegen.project import atomic
 from recipegen.project.files import EXECUTABLE, GENERATED, render
 from recipegen.project.paths import check_name
-from recipegen.spec import Decision, RecipegenError, Request, Verdict
+from recipegen.spec import Decision, Method, RecipegenError, Request, Verdict
 
 LIST = "gallery.yaml"
 INDEX = "README.md"
@@ -28,6 +28,8 @@ _SINGLE: Mapping[str, Any] = {"nodes": 1, "network": "none", "trainer": "axolotl
 _TOP = ("format_version", "dataset", "dataset_format", "groups")
 _PREFIX = "kentino-"  # every profile of the gallery has it, so the folders' names do without
 _KIBI = 1024
+_LINK = re.compile(r"\]\(([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)\)")  # of the index, to a project
+_WORDS = {"method": tuple(method.value for method in Method), "trainer": ("axolotl", "accelerate")}
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ def _cells(document: Document, index: int, group: Any, data: Mapping[str, Any]) 
         for name, value in named.items():
             if not isinstance(value, type(_SINGLE.get(name, ""))) or isinstance(value, bool):
                 raise RecipegenError(f"{name}: {shown(value)} is not understood", where=document.where(*place, name))
+            if name in _WORDS and value not in _WORDS[name]:
+                known = ", ".join(_WORDS[name])
+                raise RecipegenError(
+                    f"{name}: {shown(value)}", where=document.where(*place, name), fix=f"Known: {known}."
+                )
         if isinstance(sequence_len, bool) or not isinstance(sequence_len, int) or sequence_len < 1:
             raise RecipegenError(f"{shown(sequence_len)} is no length", where=document.where(*place, "sequence_len"))
         request = Request(**named, **data, sequence_len=sequence_len)
@@ -152,8 +159,9 @@ def build(cells: Sequence[Cell], solve: Callable[[Request], Decision], pins: Map
 
 
 def compare(root: Path, built: Built) -> Differences:
-    """What lies under `root` against what would be built. Folders with a recipe.lock count as the gallery's."""
-    there = dict(_there(root))
+    """What lies under `root` against what would be built: files of recipegen's own names, in the folders that the index
+    links to or that are asked for. Everything else in there is somebody's, and neither looked at nor touched."""
+    there = dict(_there(root, {str(PurePosixPath(name).parent) for name in built.files} - {"."}))
     return Differences(
         tuple(sorted(name for name in built.files if name not in there)),
         tuple(sorted(name for name, d in there.items() if name in built.files and digest(built.files[name]) != d)),
@@ -167,25 +175,42 @@ def write(root: Path, built: Built, found: Differences) -> None:
     for folder in sorted(folders):
         files = {PurePosixPath(n).name: c for n, c in built.files.items() if str(PurePosixPath(n).parent) == folder}
         place = root / folder
-        if not files:
-            shutil.rmtree(place)
-        elif not place.exists():
+        if not place.exists():
             atomic.new_folder(place, files, EXECUTABLE)
-        else:
-            extra = [PurePosixPath(n).name for n in found.extra if str(PurePosixPath(n).parent) == folder]
-            atomic.replace_files(place, files, EXECUTABLE, moves={}, removals=extra)
-        if not files and not any(place.parent.iterdir()):
-            place.parent.rmdir()
+            continue
+        extra = [PurePosixPath(n).name for n in found.extra if str(PurePosixPath(n).parent) == folder]
+        atomic.replace_files(place, files, EXECUTABLE, moves={}, removals=extra)
+        for empty in (place, place.parent):
+            if not files and empty != root and not any(empty.iterdir()):
+                empty.rmdir()
     if INDEX in (*found.missing, *found.changed):
         atomic.replace_files(root, {INDEX: built.files[INDEX]}, (), moves={}, removals=())
 
 
-def _there(root: Path) -> Iterator[tuple[str, str]]:
-    """Names of the gallery's files, relative to `root`, with their digests."""
+def _there(root: Path, asked: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Names of the gallery's files, relative to `root`, with their digests. Of a project that is not asked for any
+    more, only what is still as it was generated: an edited file is somebody's."""
     index = root / INDEX
+    linked: set[str] = set()
     if index.is_file():
-        yield INDEX, digest(index.read_bytes())
-    for known in sorted(root.glob(f"*/*/{lock.NAME}")):
-        for path in sorted(known.parent.iterdir()):
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(root).as_posix(), digest(path.read_bytes())
+        content = index.read_bytes()
+        yield INDEX, digest(content)
+        linked = set(_LINK.findall(content.decode("utf-8", "replace")))
+    for folder in sorted(linked | set(asked)):
+        place = root / folder
+        if not place.is_dir() or place.is_symlink():
+            continue
+        generated = None if folder in asked else _generated(place)
+        for path in sorted(place.iterdir()):
+            if path.name in GENERATED and path.is_file() and not path.is_symlink():
+                found = digest(path.read_bytes())
+                if generated is None or path.name == lock.NAME or generated.get(path.name) == found:
+                    yield f"{folder}/{path.name}", found
+
+
+def _generated(place: Path) -> Mapping[str, str]:
+    """The digests of a project's recipe.lock; none where it cannot be read."""
+    try:
+        return lock.read_digests((place / lock.NAME).read_bytes(), str(place / lock.NAME))
+    except (OSError, RecipegenError):
+        return {}

@@ -9,7 +9,7 @@ from recipegen.check.checking import Checked
 from recipegen.review.compatibility import compatibility
 from recipegen.review.difference import Experiment, RecipeDifference, Status
 from recipegen.review.effects import effects
-from recipegen.review.fields import Meaning, changes, meaning
+from recipegen.review.fields import Meaning, changes, meaning, resolved
 from recipegen.review.kinds import experiment_of
 from recipegen.review.meaning import statements
 from recipegen.review.no_ops import no_ops
@@ -26,7 +26,10 @@ def compare(name: str, before: Checked | None, after: Checked | None) -> RecipeD
         raise ValueError("a recipe is on one side at least")
     if before is None or after is None:
         return _one_sided(name, before, after)
-    both = before.subject.assembled.recipe is not None and after.subject.assembled.recipe is not None
+    unread = (*_unread(before, "before"), *_unread(after, "after"))
+    if unread:
+        return _unreadable(name, before, after, unread)
+    both = resolved(before) is not None and resolved(after) is not None
     sides = [meaning(side, stated_only=not both) for side in (before, after)]
     found = changes(*sides)
     pair = Pair(sides[0], sides[1], {change.path: change for change in found})
@@ -58,6 +61,8 @@ def compare(name: str, before: Checked | None, after: Checked | None) -> RecipeD
 def experiment(pair: Pair) -> Experiment:
     """How far apart the results are: the strongest class of a changed field, and the order of the rows."""
     found = [experiment_of(path) for path in pair.changes if not _idle(pair, path)]
+    if "seed" in pair.changes and pair.after.get("val_set_size"):  # it splits other rows off
+        found.append(Experiment.DIFFERENT)
     if pair.batch_factor != 1.0 or _other_bins(pair):
         found.append(Experiment.COMPARABLE)
     return max(found, key=_ORDER.index, default=Experiment.SAME_ORDER)
@@ -93,6 +98,28 @@ def _one_sided(name: str, before: Checked | None, after: Checked | None) -> Reci
         new=after.findings if after else (),
         fixed=before.findings if before else (),
         problems=tuple(_problems(side, "")) if side.subject.assembled.recipe is None else (),
+    )
+
+
+def _unread(side: Checked, which: str) -> Iterator[str]:
+    """Files that cannot be read at all: what they would say is not known, so nothing is concluded."""
+    for name, document in side.subject.documents.items():
+        if document.values is None:
+            place = side.project.shown.get(name, name)
+            yield f"{which}: {place}: {document.problem.reason if document.problem else 'cannot be read'}"
+
+
+def _unreadable(name: str, before: Checked, after: Checked, problems: tuple[str, ...]) -> RecipeDifference:
+    new, fixed, kept = _findings(before.findings, after.findings)
+    return RecipeDifference(
+        name=name,
+        status=Status.UNREADABLE,
+        verdict_before=before.verdict,
+        verdict_after=after.verdict,
+        new=new,
+        fixed=fixed,
+        kept=kept,
+        problems=problems,
     )
 
 

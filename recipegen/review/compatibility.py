@@ -47,7 +47,7 @@ def _blocking(pair: Pair) -> Iterator[Statement]:
     def no(rule: str, text: str, *paths: str) -> Statement:
         return pair.say(rule, Weight.ALARM, text, *paths)
 
-    if pair.changed("model"):
+    if pair.changed("model") and not _same_shape(pair):
         yield no("RV401", "another model: its tensors have other shapes or meanings", "model")
     if pair.changed("trainer"):
         yield no("RV402", "another trainer writes other files", "trainer")
@@ -113,6 +113,9 @@ def _doubts(pair: Pair) -> Iterator[Statement]:
     """What was never run, or goes on with another order of the rows."""
     if pair.changed("stack"):
         yield pair.say("RV414", Weight.NOTICE, "a checkpoint of another stack: never run", "stack")
+    if pair.changed("model") and _same_shape(pair):
+        text = "another repository of the same shape: not known to hold the same weights"
+        yield pair.say("RV416", Weight.NOTICE, text, "model")
     if pair.changed("passthrough"):
         keys = ", ".join(change.path.rpartition(".")[2] for change in pair.parts("passthrough"))
         yield pair.say("RV415", Weight.NOTICE, f"{keys}: what it does to a checkpoint is not known here", "passthrough")
@@ -133,10 +136,19 @@ def _rebuild(pair: Pair) -> Iterator[str]:
 
 
 def _same_output(pair: Pair) -> bool:
-    """Whether the run looks for a checkpoint where one of another meaning lies."""
+    """Whether the run goes on from a checkpoint that a run of another meaning left: the last one of the same folder, or
+    the one that is named on both sides."""
+    named_old, named_new = pair.both("facts.resume_from_checkpoint")
+    if named_new:
+        return bool(pair.changes) and named_old == named_new
     old, new = pair.both("facts.output_dir")
-    looks = pair.after.get("facts.auto_resume_from_checkpoints") or pair.after.get("facts.resume_from_checkpoint")
-    return bool(looks) and old == new and bool(pair.changes)
+    return bool(pair.after.get("facts.auto_resume_from_checkpoints")) and old == new and bool(pair.changes)
+
+
+def _same_shape(pair: Pair) -> bool:
+    """Mirrors of one model: the shape of both is known by one name."""
+    old, new = pair.before.model, pair.after.model
+    return old is not None and new is not None and old.id == new.id
 
 
 def _inference(pair: Pair) -> Iterator[str]:

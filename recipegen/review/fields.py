@@ -15,6 +15,8 @@ from typing import Any
 
 from recipegen.catalog.model import find
 from recipegen.check.checking import Checked
+from recipegen.check.file_findings import any_machine
+from recipegen.formats.assemble import assemble
 from recipegen.formats.axolotl_facts import FACTS
 from recipegen.formats.reading import Reading
 from recipegen.formats.recipe_yaml import PASSTHROUGH
@@ -67,7 +69,7 @@ class Meaning:
 def meaning(checked: Checked, *, stated_only: bool = False) -> Meaning:
     """What a checked project means. `stated_only`: without the trainer's defaults, as for a side without a Recipe."""
     assembled = checked.subject.assembled
-    recipe = None if stated_only else assembled.recipe
+    recipe = None if stated_only else resolved(checked)
     main = checked.subject.readings.get(checked.subject.main)
     values: dict[str, Any] = {}
     if recipe is not None:
@@ -88,6 +90,22 @@ def meaning(checked: Checked, *, stated_only: bool = False) -> Meaning:
         for name, separator, line in [place.rpartition(":")]
     }
     return Meaning(values, shown, recipe, assembled.model, None if stated_only else checked.subject.estimate)
+
+
+def resolved(checked: Checked) -> Recipe | None:
+    """The Recipe; without a machine that of one on which nothing is missing, so that defaults are filled in and data
+    are compared. It has no estimate, and where both sides are like that the machine changes nothing between them."""
+    subject = checked.subject
+    if subject.assembled.recipe is not None or subject.cluster is not None:
+        return subject.assembled.recipe
+    names = sorted(subject.readings, key=lambda name: name != subject.main)
+    return assemble(
+        [subject.readings[name] for name in names],
+        subject.stack,
+        cluster=any_machine(subject),
+        model=lambda _: subject.assembled.model,
+        hardware="",
+    ).recipe
 
 
 def changes(before: Meaning, after: Meaning) -> tuple[Change, ...]:

@@ -17,5 +17,6 @@ class RecipegenError(Exception):
         if where:
             text = f"{where}: {text}"
         if fix:
-            text = f"{text.rstrip('.')}. {' '.join(fix.split())}"
+            end = "" if text.endswith("?") else "."
+            text = f"{text.rstrip('.')}{end} {' '.join(fix.split())}"
         super().__init__(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,27 @@ def test_what_is_not_asked_for_any_more_goes(root: Path) -> None:
     assert run(root) == 0
     assert {name.rpartition("/")[0] for name in tree(root)} == {"", PROJECTS[0]}
     assert (root / "notes.txt").read_text(encoding="utf-8") == "mine"
-    assert not (root / PROJECTS[0] / "left.txt").exists()
+    assert (root / PROJECTS[0] / "left.txt").exists()
     assert not (root / PROJECTS[1]).parent.exists()
+    assert run(root, "--check") == 0
+
+
+def test_what_people_put_beside_stays(root: Path) -> None:
+    checkpoint = root / PROJECTS[1] / "outputs/checkpoint-10/model.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"weights")
+    edited = root / PROJECTS[1] / "axolotl.yaml"
+    edited.write_text(edited.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
+    copied = root / "8x-rtx-4090/my-copy"
+    shutil.copytree(root / PROJECTS[0], copied)
+    before = tree(copied)
+    (root / "gallery.yaml").write_text(LIST[: LIST.rindex("  - hardware")], encoding="utf-8")
+    assert run(root) == 0
+    assert checkpoint.read_bytes() == b"weights"
+    assert edited.read_text(encoding="utf-8").endswith("# mine\n")
+    assert tree(copied) == before
+    assert not (root / PROJECTS[1] / "launch.sh").exists()
+    assert run(root, "--check") == 0
 
 
 @pytest.mark.parametrize(
@@ -104,6 +124,7 @@ def test_what_is_not_asked_for_any_more_goes(root: Path) -> None:
         ("method: [lora]", "method: lora", "gallery.yaml:7: method must be a list"),
         ("nodes: 2", "nodes: two", "gallery.yaml:10: nodes: 'two'"),
         ("[1000]", "[-1]", "gallery.yaml:14: -1 is no length"),
+        ("[full]", "[bogus]", "gallery.yaml:13: method: 'bogus'"),
         ("    method: [full]\n", "    methods: [full]\n", "unknown key 'methods'"),
         ("Qwen3-0.6B, Llama-3.3-70B-Instruct", "Qwen3-0.6B, Qwen3-0.6B", "qwen3-0.6b-lora-4k is asked for twice"),
     ],

@@ -69,12 +69,17 @@ def test_without_a_machine_fields_are_compared_all_the_same(tmp_path: Path) -> N
     assert found.status is Status.CHANGED
     assert not found.effects
     assert found.compatibility is not None
-    assert found.compatibility.resumes is None
+    assert found.compatibility.resumes
+    data = difference(tmp_path / "data", FULL, edited(FULL, ("path: data.jsonl", "path: other.jsonl")), hardware=None)
+    assert data.experiment is Experiment.DIFFERENT
+    spelled = edited(FULL, ("lr_scheduler: cosine\n", ""), ("weight_decay: 0.0\n", ""))
+    assert difference(tmp_path / "defaults", FULL, spelled, hardware=None).changes == ()
 
 
 def test_a_broken_side_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     found = difference(tmp_path, FULL, "base_model: [\n")
     assert found.status is Status.UNREADABLE
+    assert (found.experiment, found.compatibility, found.changes, found.meaning) == (None, None, (), ())
     assert any("after: " in problem for problem in found.problems)
     assert any(finding.rule in ("RG704", "RG706", "RG708", "RG709", "RG702") for finding in found.new)
 

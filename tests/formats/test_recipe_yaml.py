@@ -106,7 +106,7 @@ def test_numbers_as_people_write_them() -> None:
         ("sequence_len: 16777217\n", 4, "from 16 to 16777216"),
         ("global_batch_size: 1048577\n", 4, "from 1 to 1048576"),
         ("epochs: 10001\n", 4, "at most 10000"),
-        ("epochs: 1" + "0" * 400 + "\n", 4, "at most 10000"),
+        ("epochs: 1" + "0" * 400 + "\n", 4, "a number of 401 characters"),
         ("learning_rate: 11\n", 4, "at most 10"),
         ("learning_rate: 0\n", 4, "above 0"),
         ("learning_rate: .nan\n", 4, "above 0"),

@@ -127,9 +127,11 @@ def test_nothing_is_said_of_the_method_when_the_quantisation_is_not_known() -> N
     assert not {"method", "precision.parameters"} & set(changed("model.quantization", "int8").values)
 
 
-def test_numbers_of_thousands_of_digits_are_read() -> None:
-    (problem,) = changed("batch.micro_batch_size", 10**4000).problems
-    assert problem.key == "batch.global_batch_size"
+def test_numbers_of_thousands_of_digits_are_a_problem_with_their_line() -> None:
+    reading = changed("batch.micro_batch_size", 10**4000)
+    (problem,) = reading.problems
+    assert "characters" in problem.reason
+    assert reading.values == {}
 
 
 def test_unknown_keys_are_passed_through() -> None:

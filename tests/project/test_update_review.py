@@ -24,7 +24,8 @@ def decided(request: Request = REQUEST) -> Decision:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     create(decided(), tmp_path / "demo")
     return tmp_path / "demo"
 

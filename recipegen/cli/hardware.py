@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
 
 import click
 
 from recipegen import __version__
+from recipegen.cli.answer import write
 from recipegen.cli.options import complete, complete_hardware
-from recipegen.spec import RecipegenError
 
 
 @click.group()
@@ -99,34 +96,7 @@ def probe_hardware(output: str, out: str | None, paths: tuple[str, ...], python:
         text = json.dumps(document, indent=2) + "\n"
     else:
         text = "".join(f"{line}\n" for line in table(document))
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        _write(out, text)
-
-
-def _write(file: str, text: str) -> None:
-    """The whole file or none."""
-    folder, name = os.path.split(file)
-    temporary = ""
-    try:
-        if os.path.isdir(file):
-            raise RecipegenError("is a folder", where=file)
-        handle, temporary = tempfile.mkstemp(prefix=f".{name[:40]}.", dir=folder or ".")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, file)
-        temporary = ""
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise RecipegenError(f"cannot write the answer: {reason}", where=file) from None
-    finally:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+    write(text.splitlines(), out)
 
 
 def _lines(value: object, indent: str = "") -> str:

@@ -16,7 +16,6 @@ from recipegen.spec import Method
 Say = Callable[[Pair], Iterator[Statement]]
 _RATE = "schedule.learning_rate"
 _OPTIMIZER = ("beta1", "beta2", "epsilon", "weight_decay")
-_CLOSE = 0.15  # share within which a rate follows a rule
 
 
 def statements(pair: Pair) -> tuple[Statement, ...]:
@@ -154,16 +153,20 @@ def precision(pair: Pair) -> Iterator[Statement]:
     old, new = pair.before.recipe, pair.after.recipe
     if old is None or new is None:
         return
-    before, after = moves(pair.before), moves(pair.after)
+    before, after, limits = moves(pair.before), moves(pair.after), _limits()
     if old.precision.label is not new.precision.label:
         lost = old.precision.updates_survive_rounding and not new.precision.updates_survive_rounding
         said = f"{old.precision.label.value} -> {new.precision.label.value}"
         if lost or new.precision.updates_survive_rounding != old.precision.updates_survive_rounding:
             said += f"; of the updates about {before:.0%} -> {after:.0%} survive rounding"
         yield pair.say(
-            "RV109", Weight.ALARM if lost and after < 0.5 else Weight.NOTICE, said, "precision", "optimizer.name"
+            "RV109",
+            Weight.ALARM if lost and after < limits["moves_alarm"] else Weight.NOTICE,
+            said,
+            "precision",
+            "optimizer.name",
         )
-    elif abs(before - after) > 0.05:
+    elif abs(before - after) > limits["moves_notice"]:
         text = f"{new.precision.label.value}: of the updates about {before:.0%} -> {after:.0%} survive rounding"
         yield pair.say("RV109", Weight.NOTICE, text, _RATE, "precision")
     if old.precision.reduction is not new.precision.reduction:
@@ -254,7 +257,7 @@ def _length(pair: Pair) -> str:
 
 
 def _near(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= _CLOSE * wanted
+    return abs(value - wanted) <= _limits()["rate_follows"] * wanted
 
 
 def _rates(pair: Pair) -> str:

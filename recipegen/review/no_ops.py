@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from recipegen.catalog.defaults import training_defaults
 from recipegen.check.checking import Checked
 from recipegen.formats.documents import Document
 from recipegen.review.difference import Statement, Weight
 from recipegen.review.fields import same
 from recipegen.review.pair import Pair, words
-from recipegen.spec import Dtype, Recipe
+from recipegen.rules.learning import decay_rounds_away
+from recipegen.spec import Recipe
 
 # A field, when it does nothing on the head side, and why.
 _DEAD: tuple[tuple[str, Callable[[Recipe], bool], str], ...] = (
@@ -44,9 +44,7 @@ def _decay(pair: Pair) -> Iterator[Statement]:
     path, recipe = "optimizer.weight_decay", pair.after.recipe
     if path not in pair.changes or recipe is None:
         return
-    floor = float(training_defaults()["learning"]["bf16_weight_decay_floor"])
-    shrink = recipe.schedule.learning_rate * recipe.optimizer.weight_decay
-    if recipe.precision.trainable is Dtype.BF16 and recipe.precision.master is None and 0 < shrink < floor:
+    if decay_rounds_away(recipe):
         old, new = pair.both(path)
         text = (
             f"weight_decay {words(old)} -> {words(new)} moves no bf16 weight at rate {recipe.schedule.learning_rate:g}"

@@ -18,10 +18,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recipegen.catalog.bounded_yaml import shown
+from recipegen.review.printers.markdown import LONGEST
 from recipegen.spec import RecipegenError
 
 API = "https://api.github.com"
-LONGEST = 65_536  # characters of a comment's body; GitHub refuses more
 _PAGE, _MOST_PAGES = 100, 30
 _LONGEST_ANSWER = 32 * 2**20  # bytes
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from recipegen.catalog.defaults import training_defaults
 from recipegen.rules.registry import Context, Milder, rule
-from recipegen.spec import DataFormat, Dtype, Severity
+from recipegen.spec import DataFormat, Dtype, Recipe, Severity
 
 _TEST = "tests/catalog/test_stack_precision.py"
 # Templates of Axolotl that are put on other families' models as well.
@@ -34,14 +34,19 @@ def updates_survive_rounding(context: Context) -> Iterator[tuple[str, str]]:
         )
 
 
+def decay_rounds_away(recipe: Recipe) -> bool:
+    """Whether the weights are bf16 without a master, and rate x decay is below what moves one."""
+    floor = float(training_defaults()["learning"]["bf16_weight_decay_floor"])
+    shrink = recipe.schedule.learning_rate * recipe.optimizer.weight_decay
+    return recipe.precision.trainable is Dtype.BF16 and recipe.precision.master is None and 0 < shrink < floor
+
+
 @rule("RG402", "learning", Severity.WARNING, source=_TEST, field="optimizer.weight_decay")
 def weight_decay_does_something(context: Context) -> Iterator[tuple[str, str]]:
     """`p *= 1 - lr * wd` on a bf16 weight changes nothing while lr x wd is below about 2e-3, and compensation does not
     cover it."""
     r = context.recipe
-    floor = float(training_defaults()["learning"]["bf16_weight_decay_floor"])
-    shrink = r.schedule.learning_rate * r.optimizer.weight_decay
-    if r.precision.trainable is Dtype.BF16 and r.precision.master is None and 0 < shrink < floor:
+    if decay_rounds_away(r):
         yield (
             f"weight_decay {r.optimizer.weight_decay:g} at rate {r.schedule.learning_rate:g} moves no bf16 weight",
             "--set weight_decay=0",
